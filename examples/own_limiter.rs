@@ -1,17 +1,15 @@
-//! A custom limiter: a memory budget, in bytes, that keeps the eight laws.
+//! A custom limiter: a memory budget, in bytes, that keeps the laws.
 //!
-//! It is a number behind a lock. Three things make it a limiter. It refuses without a trace. It returns exactly what it
-//! took. It notifies the waiters, outside the lock, when capacity may be free. The core does everything else: permits,
-//! queues, time-outs, composition.
+//! The budget is a number behind a lock, and a queue of waiters. Three things make it a limiter. It refuses without a trace. It
+//! returns exactly what it took. It notifies the waiters, outside the lock, when capacity may be free. The core does everything else:
+//! permits, queues, time-outs, composition.
 //!
 //! `cargo run --example own_limiter`
 
-use std::sync::{Mutex, PoisonError};
-use tollgate::sync::Notify;
-use tollgate::{
-    Ask, ClockReading, Cost, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Semaphore,
-    Settlement, Wait,
-};
+use std::sync::{Mutex, PoisonError, Weak};
+use tollgate::status::{Description, State};
+use tollgate::sync::{Place, WaitQueue, Watch};
+use tollgate::{Ask, Cost, Demand, Limiter, LimiterExt, Outcome, Policy, Reason, Refusal, Semaphore, Settlement, Wait};
 use tollgate_conformance::Suite;
 
 const BYTES: Cost = Cost::new("bytes");
@@ -21,7 +19,7 @@ const LEG: &str = "memory";
 struct MemoryBudget {
     total: u64,
     free: Mutex<u64>,
-    notify: Notify,
+    queue: WaitQueue,
 }
 
 impl MemoryBudget {
@@ -29,7 +27,7 @@ impl MemoryBudget {
         Self {
             total,
             free: Mutex::new(total),
-            notify: Notify::new(),
+            queue: WaitQueue::new(LEG),
         }
     }
 
@@ -37,10 +35,22 @@ impl MemoryBudget {
         change(&mut self.free.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Are there `bytes` more than the waiters `ahead` want?
+    fn judge(&self, bytes: u64, ahead: u64) -> Result<(), Refusal> {
+        if bytes > self.total {
+            return Err(Refusal::new(Reason::Oversized, LEG, Wait::Never));
+        }
+        match self.with_free(|free| *free >= bytes.saturating_add(ahead)) {
+            true => Ok(()),
+            // The instant of the next release is unknown: a waiter is notified.
+            false => Err(Refusal::new(Reason::Saturated, LEG, Wait::EVENT)),
+        }
+    }
+
     /// Changes the state first, and notifies afterwards without a lock: a notification may run any user's code.
     fn give_back(&self, bytes: u64) {
         self.with_free(|free| *free += bytes);
-        self.notify.notify_all();
+        self.queue.notify();
     }
 }
 
@@ -48,56 +58,57 @@ impl Limiter for MemoryBudget {
     /// How many bytes an admission holds.
     type Ticket = u64;
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<u64, Refusal> {
+        // While an older head waits, only that one may take.
+        self.queue.check(demand, |bytes, ahead| self.judge(bytes, ahead))?;
         let bytes = demand.units();
-        if bytes > self.total {
-            return Err(Refusal::new(Reason::Oversized, LEG, bytes, Wait::Never));
+        match self.with_free(|free| free.checked_sub(bytes).map(|left| *free = left)) {
+            Some(()) => Ok(bytes),
+            None if bytes > self.total => Err(Refusal::new(Reason::Oversized, LEG, Wait::Never)),
+            None => Err(Refusal::new(Reason::Saturated, LEG, Wait::EVENT)),
         }
-        let taken = self.with_free(|free| free.checked_sub(bytes).map(|left| *free = left));
-        // The instant of the next release is unknown: a waiter listens for a notification.
-        taken
-            .map(|()| bytes)
-            .ok_or_else(|| Refusal::new(Reason::Saturated, LEG, bytes, Wait::Event))
     }
 
-    fn cancel(&self, bytes: u64, _: &ClockReading) {
+    fn cancel(&self, bytes: u64) {
         self.give_back(bytes);
     }
 
-    fn finish(&self, bytes: u64, _: Outcome, _: &ClockReading) {
-        self.give_back(bytes);
+    fn finish(&self, bytes: u64, outcome: Outcome) {
+        if outcome != Outcome::Forgotten {
+            self.give_back(bytes);
+        }
     }
-
-    fn forget(&self, _: u64) {}
 
     /// The work needed less than was estimated: the difference is free at once. What it needed beyond the estimate
     /// cannot be refused any more, and is not charged.
-    fn settle(&self, bytes: &mut u64, actual: Settlement<'_>) -> u32 {
-        let Some(actual) = actual.actual() else { return 0 };
+    fn settle(&self, bytes: &mut u64, settlement: &Settlement) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
         let unused = bytes.saturating_sub(actual);
         *bytes -= unused;
         self.give_back(unused);
         1
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        // Listen before reading the state: a release between the two is then noticed.
-        demand.listen(&self.notify);
-        if demand.units() > self.total {
-            return ReadyAt::never(LEG);
-        }
-        let wanted = demand.units().saturating_add(demand.ahead());
-        if self.with_free(|free| *free >= wanted) {
-            ReadyAt::NOW
-        } else {
-            ReadyAt::on_event(LEG)
-        }
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.queue.look(demand, |bytes, ahead| self.judge(bytes, ahead))
     }
 
-    /// None: there is no queue in it. All callers share one `Policy`, whose queue is first come, first served. Several policies
-    /// would race for what comes free. Where they have to take turns, hold the capacity in a `Semaphore` or a rate and show the
-    /// queues of that, or implement `WaitQueue`.
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+    }
+
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
+    }
+
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let state = State::Permits {
+            limit: self.total,
+            in_use: self.total - self.with_free(|free| *free),
+            waiting: self.queue.len() as u64,
+        };
+        visit(Description::new(LEG).state(state));
+    }
 }
 
 fn main() {
@@ -105,7 +116,7 @@ fn main() {
         .ask(Ask::one().cost(BYTES, 1_024))
         .settle(BYTES, 256)
         .check();
-    println!("a memory budget keeps the eight laws; {report}");
+    println!("a memory budget keeps the laws; {report}");
 
     // It composes with any limiter: at most two at a time, and 4 KiB among them.
     let gate = Policy::new(MemoryBudget::new(4_096).per(BYTES).and(Semaphore::new(2)));

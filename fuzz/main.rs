@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use targets::{TARGETS, Target};
 
-const WORDS: [&str; 40] = [
+const WORDS: [&str; 42] = [
     "[[leg]]\n",
     "name",
     "kind",
@@ -21,8 +21,10 @@ const WORDS: [&str; 40] = [
     "limit",
     "window",
     "when",
-    "peak",
-    "steps",
+    "load_of",
+    "at_once",
+    "order",
+    "priority",
     "above",
     "below",
     "over",

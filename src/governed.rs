@@ -1,10 +1,12 @@
 //! A governor rate limiter as a leg.
 
 use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome};
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{State, Status};
-use crate::time::{Clock, ClockReading, Instant};
+use crate::core::limiter::{Limiter, Outcome};
+use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::core::status::{Description, State};
+use crate::sync::shim::Mutex;
+use crate::sync::wait_queue::{Place, WaitQueue, Watch};
+use crate::time::{Clock, Instant};
 use governor::clock::Reference;
 use governor::middleware::RateLimitingMiddleware;
 use governor::nanos::Nanos;
@@ -12,28 +14,12 @@ use governor::state::direct::{DirectStateStore, NotKeyed};
 use governor::{NotUntil, RateLimiter};
 use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 const LEG: &str = "governor";
 
-/// A direct rate limiter of governor, of any clock and store, as the *last* leg of a policy.
-///
-/// Last, since governor cannot give back: its admissions are spent, also when a leg behind it refuses, or when the caller goes
-/// away before it sees its permit. So law 3 is not kept: a cancel restores nothing. Nor are charges corrected:
-/// [`settle`](crate::Permit::settle) does not count it. Prefer a [`TokenBucket`](crate::TokenBucket), which admits the same and
-/// gives back.
-///
-/// Governor decides by its own clock, and names the instant of its next cell only by refusing. A policy asks it, is refused, and
-/// waits until the instant of that refusal; [`ready_at`](Limiter::ready_at) knows nothing beforehand, so law 8 holds as a
-/// bound, and is not tight.
-///
-/// It never says that it is [pristine](Limiter::is_pristine): governor does not show its state without taking a cell. So a
-/// [`Keyed`](crate::Keyed) does not drop one.
-///
-/// A request for more than the burst, or than `u32::MAX`, is `Oversized`; any other refusal is `RateExceeded`, with
-/// governor's own time to wait as `retry_after`.
+/// Puts an existing rate limiter of governor into a policy, as its *last* leg: a direct one, of any clock and store.
 ///
 /// ```
 /// # use governor::{Quota, RateLimiter};
@@ -49,11 +35,35 @@ const LEG: &str = "governor";
 /// let refused = gate.try_admit(Ask::one()).unwrap_err();
 /// assert_eq!((refused.leg(), refused.retry_after()), ("governor", Some(Duration::from_millis(100))));
 /// ```
+///
+/// **Lost units**: governor cannot give back. Its admissions are spent, also when a leg behind it refuses, or when the caller goes
+/// away before it sees its permit. So the law that a cancel restores what was taken is not kept, and it has to be the last leg. Nor are
+/// charges corrected: [`settle`](crate::Permit::settle) does not count it. Prefer a [`TokenBucket`](crate::TokenBucket), which admits the
+/// same and gives back.
+///
+/// A request for more than the burst, or than `u32::MAX`, is `Oversized`; any other refusal is `RateExceeded`, with
+/// governor's own time to wait as `retry_after`.
+///
+/// # Waiting
+/// Governor decides by its own clock, and names the instant of its next cell only by refusing. A policy asks it, is refused, and
+/// waits until the instant of that refusal; beforehand nothing is known, so a deadline may turn out to be too short only when the waiter is
+/// the first.
+///
+/// # Eviction
+/// It never says that it is [as new](crate::status::Description::is_as_new): governor does not show its state without taking a cell. So a
+/// [`Keyed`](crate::Keyed) does not evict one.
 pub struct Governed {
     check: Box<dyn Fn(NonZeroU32) -> Verdict + Send + Sync>,
     clock: Clock,
-    /// When the latest refusal said that there would be more, in ticks.
-    due: AtomicU64,
+    refused: Mutex<Refused>,
+    queue: WaitQueue,
+}
+
+/// The latest refusal of governor: fewer units than these may be there earlier.
+#[derive(Default)]
+struct Refused {
+    units: u64,
+    until: Instant,
 }
 
 enum Verdict {
@@ -79,7 +89,8 @@ impl Governed {
         Self {
             check: Box::new(check),
             clock: Clock::real(),
-            due: AtomicU64::new(0),
+            refused: Mutex::new(Refused::default()),
+            queue: WaitQueue::new(LEG),
         }
     }
 
@@ -87,21 +98,38 @@ impl Governed {
     #[must_use]
     pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
-        self.due = AtomicU64::new(0);
+        self.refused = Mutex::new(Refused::default());
         self
+    }
+
+    /// `units` as a number of governor's.
+    fn number(units: u64) -> Result<u32, Refusal> {
+        u32::try_from(units).map_err(|_| Refusal::new(Reason::Oversized, LEG, Wait::Never))
+    }
+
+    /// What the latest refusal says of `units` at `now`.
+    fn judge(&self, units: u64, now: Instant) -> Result<(), Refusal> {
+        Self::number(units)?;
+        let refused = self.refused.lock();
+        match refused.units <= units && now < refused.until {
+            true => Err(self.not_before(now, refused.until)),
+            false => Ok(()),
+        }
+    }
+
+    fn not_before(&self, now: Instant, at: Instant) -> Refusal {
+        Refusal::new(Reason::RateExceeded, LEG, Wait::until(&self.clock, now, at))
     }
 }
 
 impl Limiter for Governed {
     type Ticket = ();
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
         let units = demand.units();
-        let never = Refusal::new(Reason::Oversized, LEG, units, Wait::Never);
-        let Ok(small) = u32::try_from(units) else {
-            return Err(never);
-        };
-        let Some(n) = NonZeroU32::new(small) else {
+        let now = demand.now(&self.clock);
+        self.queue.check(demand, |units, _| self.judge(units, now))?;
+        let Some(n) = NonZeroU32::new(Self::number(units)?) else {
             return Ok(());
         };
         match (self.check)(n) {
@@ -109,44 +137,42 @@ impl Limiter for Governed {
             Verdict::NotBefore(wait) => {
                 // From now on, whatever the shared reading is: governor has looked at its own clock.
                 let now = self.clock.now();
-                let at = self.clock.after(now, wait);
-                // Relaxed: a number that is only shown.
-                self.due.store(at.ticks(), Ordering::Relaxed);
-                let due = Due::at(&self.clock, now, at);
-                Err(Refusal::new(Reason::RateExceeded, LEG, units, Wait::Until(due)))
+                let until = self.clock.after(now, wait);
+                *self.refused.lock() = Refused { units, until };
+                Err(self.not_before(now, until))
             }
-            Verdict::Never => Err(never),
+            Verdict::Never => Err(Refusal::new(Reason::Oversized, LEG, Wait::Never)),
         }
     }
 
     /// Governor cannot give back.
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
 
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::NONE
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        if demand.units() > u32::MAX.into() {
-            return ReadyAt::never_for(Reason::Oversized, LEG, demand.units());
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        if demand.place().is_none() {
+            // Of others nothing is known: only governor says when it has more, and to ask it is to take.
+            return Self::number(demand.units()).map(drop);
         }
-        ReadyAt::NOW
+        let now = demand.now(&self.clock);
+        self.queue.look(demand, |units, _| self.judge(units, now))
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.clock)
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+    }
+
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
     }
 
     /// A rate of which only the time of its last refusal is known.
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        let due = Instant::from_ticks(self.due.load(Ordering::Relaxed));
-        let next = self.clock.between(self.clock.now(), due);
-        visit(Status::new(LEG, LEG, State::Opaque { next }));
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let until = self.refused.lock().until;
+        let next = self.clock.between(self.clock.now(), until);
+        let leg = Description::new(LEG).on(&self.clock);
+        visit(leg.state(State::Opaque { next }));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }
 
 impl fmt::Debug for Governed {

@@ -33,7 +33,7 @@
 //! | you want to | use | feature |
 //! |---|---|---|
 //! | limit how many operations run at once | [`Semaphore`] | |
-//! | the same with priorities, a bounded queue, statistics | [`SemaphoreBuilder`] | |
+//! | the same with priorities, a bounded queue, time-outs | a [`Policy`] over it, in another [`Order`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
 //! | share a limit by classes, by importance | [`policy::Partitions`] | |
 //! | let a limit find itself from latency | `Adaptive` of the crate `tollgate-resilience` over a [`Semaphore`] | |
@@ -62,7 +62,7 @@
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run a fallback when refused | [`Policy::run`] | |
 //! | take from the first of several sources that admits | [`FirstOf`] | |
-//! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
+//! | keep limits in a file, and change them while running | the crate `tollgate-config` | |
 //! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
 //! | see what a change of limits would have done to recorded requests | `AdmissionLog` of the crate `tollgate-observe` and the example `lab` | |
@@ -100,9 +100,9 @@
 //!
 //! | you want to | use | feature |
 //! |---|---|---|
-//! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
+//! | see the status of every leg | [`Limiter::describe`], [`status`] | |
 //! | report to metrics and tracing | `Observed` of the crate `tollgate-observe` | |
-//! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
+//! | see how long callers wait | [`Policy::waits`] | |
 //! | test with virtual time | [`ManualClock`] | |
 //! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
 //!
@@ -122,8 +122,6 @@
 //! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
-//! | `policy-file` | no | policies in TOML and JSON, and with them toml 1, jsonc-parser 0.34 and humantime 2 |
-//! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `calendar` | no | `CalendarWindow`, and with it jiff 1 and 200 kB of time zones |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `tracing` | no | tasks of pools in the span of their submitter, and with it tracing 0.1 |
@@ -133,6 +131,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(any(test, feature = "remote"))]
 mod rng;
 
 mod blocking;
@@ -164,10 +163,11 @@ pub mod time;
 #[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
 use tollgate_conformance::inputs as laws;
 
-pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
+pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS, Role};
 pub use crate::core::limiter::{Limiter, LimiterExt, Outcome, Settlement};
-pub use crate::core::permit::{Permit, Reservation, UnknownCost};
-pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
+pub use crate::core::permit::{Permit, UnknownCost};
+pub use crate::core::refusal::{LegName, Reason, Refusal, Wait};
+pub use crate::core::status::Description;
 pub use crate::core::ticket::{BoxTicket, Ticket};
 #[doc(inline)]
 pub use crate::core::{limiter, status};
@@ -177,7 +177,9 @@ pub use governed::Governed;
 #[doc(inline)]
 pub use keyed::{Keyed, KeysFull};
 #[doc(inline)]
-pub use policy::{And, BoxLimiter, FirstOf, Legs, Policy, PolicyBuilder, PolicyError, RunError};
+pub use policy::{
+    BoxLimiter, Eviction, FirstOf, Leg, Legs, Order, OrderError, Policy, PolicyBuilder, PolicyError, Price, RunError,
+};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 #[doc(inline)]
@@ -189,15 +191,15 @@ pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBuc
 #[doc(inline)]
 pub use rate::{CalendarPeriod, CalendarWindow, TimeZoneError};
 #[doc(inline)]
-pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
+pub use rate::{FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 #[doc(inline)]
 pub use semaphore::SemaphoreStats;
 #[doc(inline)]
 pub use semaphore::{
-    AcquireError, AcquireTimeoutError, Eviction, Order, OrderError, OwnedSemaphorePermit, OwnedSemaphoreRequest,
-    Semaphore, SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreRequest, SemaphoreTicket, TryAcquireError,
+    AcquireError, AcquireTimeoutError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, SemaphoreTicket,
+    TryAcquireError,
 };
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]

@@ -14,28 +14,30 @@ fn fraction(draw: u64) -> f64 {
 }
 
 /// The `n`-th draw of `seed`, as a fraction: for callers that count elsewhere.
-pub fn nth_fraction(seed: u64, n: u64) -> f64 {
+pub(crate) fn nth_fraction(seed: u64, n: u64) -> f64 {
     fraction(mixed(seed.wrapping_add(n.wrapping_add(1).wrapping_mul(GAMMA))))
 }
 
 /// A generator with a state.
+#[cfg(test)]
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub(crate) struct Rng(u64);
 
+#[cfg(test)]
 impl Rng {
     /// The draws of `seed`.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// The next draw.
-    pub fn draw(&mut self) -> u64 {
+    pub(crate) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mixed(self.0)
     }
 
     /// The next draw as a fraction, from 0 to below 1.
-    pub fn fraction(&mut self) -> f64 {
+    pub(crate) fn fraction(&mut self) -> f64 {
         fraction(self.draw())
     }
 }

@@ -127,9 +127,9 @@ fn bare_rates_stay_within_the_bound_against_a_million_keys() {
 #[cfg(feature = "remote")]
 #[test]
 fn an_idle_key_of_a_remote_limiter_takes_at_most_200_bytes() {
-    use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
     use tollgate::remote::{
-        Backend, Key, KeyLeg, Remote, RemoteError, Rule, Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
+        Backend, Key, KeyLeg, KeyedLimits, Remote, RemoteError, RemoteLeg, Rule, Session, Step, StepReply, StoreError,
+        SyncReply, SyncRequest,
     };
     /// A store of another machine, which admits all.
     struct Elsewhere;
@@ -154,9 +154,8 @@ fn an_idle_key_of_a_remote_limiter_takes_at_most_200_bytes() {
     }
     const KEYS: u64 = 100_000;
     let clock = ManualClock::new();
-    let rate = LegSpec::new("rate", LegRule::token_bucket(Quota::per_second(10)));
-    let spec = KeyedSpec::new(KEYS as usize, "all", PolicySpec::new([rate]));
-    let builder = Remote::keyed(Key::new("tenants").unwrap(), spec).on(&clock);
+    let limits = KeyedLimits::new(KEYS as usize, "all", [RemoteLeg::rate("rate", Quota::per_second(10))]);
+    let builder = Remote::keyed(Key::new("tenants").unwrap(), limits).on(&clock);
     let tenants = builder.in_place(Elsewhere).unwrap();
     let mut handles = Vec::with_capacity(KEYS as usize);
     let bytes = allocation_counter::measure(|| {

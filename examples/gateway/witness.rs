@@ -8,7 +8,8 @@ use super::pace::Pace;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tollgate::{ClockReading, Cost, Demand, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
+use tollgate::status::Description;
+use tollgate::{Cost, Demand, Limiter, Outcome, Reason, Refusal, Wait};
 
 /// The number of a request, named like a cost so that it reaches the legs.
 pub const NUMBER: Cost = Cost::new("number");
@@ -60,7 +61,7 @@ impl Witness {
 impl Limiter for Witness {
     type Ticket = ();
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
         let number = demand.ask().of(NUMBER).map(|number| number as usize);
         let noted = Noted {
             counted: self.pace.since(demand.now(&self.pace.clock)),
@@ -70,15 +71,16 @@ impl Limiter for Witness {
         let mut all = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         match number.and_then(|number| all.get_mut(number)) {
             Some(place) => *place = noted,
-            None => return Err(Refusal::new(Reason::Unpriced, NUMBER.name(), 0, Wait::Never)),
+            None => return Err(Refusal::new(Reason::Unpriced, NUMBER.name(), Wait::Never)),
         }
         Ok(())
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("witness").on(&self.pace.clock));
+    }
 }

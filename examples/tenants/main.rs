@@ -20,7 +20,7 @@ use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
 use tollgate::time::Sleep;
 use tollgate::{
-    Ask, Cost, Inherit, Instant, Keyed, KeysFull, LimiterExt, ManualClock, Policy, Quota, Rejection, TokenBucket,
+    Ask, Cost, Inherit, Instant, Keyed, KeysFull, LimiterExt, ManualClock, Policy, Quota, Refusal, TokenBucket,
 };
 use trace::Request;
 
@@ -60,7 +60,7 @@ struct Served {
 /// Sends the trace through `admit`, each request at its time.
 async fn replay<F>(clock: &ManualClock, trace: &[Request], admit: impl Fn(u32, Ask) -> F) -> Vec<Served>
 where
-    F: Future<Output = Result<(), Rejection>>,
+    F: Future<Output = Result<(), Refusal>>,
 {
     let served = RefCell::new(vec![Served::default(); MODEST.end as usize]);
     let start = clock.now();
@@ -102,7 +102,7 @@ fn in_one_line(trace: &[Request]) -> Vec<Served> {
         .expect("one leg on one clock");
     let policy = &policy;
     clock.run(replay(&clock, trace, |_, ask| async move {
-        policy.admit(ask).await.map(drop).map_err(Rejection::from)
+        policy.admit(ask).await.map(drop)
     }))
 }
 
@@ -142,16 +142,16 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
         set.expect("there is room for every tenant");
     };
     let replay = replay(&clock, trace, |tenant, ask| {
-        let policy = tenants.get(&tenant).map_err(Rejection::from);
-        async move { policy?.admit(ask).await.map(drop).map_err(Rejection::from) }
+        let policy = tenants.get(&tenant).map_err(Refusal::from);
+        async move { policy?.admit(ask).await.map(drop) }
     });
     let (served, ()) = clock.run(join(replay, upgrade));
 
     // When the budget is full again, no tenant is owed anything, and all but the changed rate may be evicted.
     clock.advance(Duration::from_secs(3_600));
     let kept = tenants.len();
-    assert_eq!((kept, tenants.evict_pristine()), (MODEST.end as usize, kept));
-    assert_eq!((requests.evict_pristine(), requests.len()), (kept - 1, 1));
+    assert_eq!((kept, tenants.evict_as_new()), (MODEST.end as usize, kept));
+    assert_eq!((requests.evict_as_new(), requests.len()), (kept - 1, 1));
     served
 }
 

@@ -1,7 +1,7 @@
 //! Maps by key against one bucket for each key, none of which is ever dropped: which keys there are, which one gives way to a new one,
 //! and what each may take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::KeyedRate;
@@ -34,7 +34,7 @@ pub(crate) enum Op {
 impl Op {
     pub(crate) fn decode([which, a, b]: [u8; 3]) -> Self {
         let key = a % KEYS;
-        let rule = [Inherit::AsIs, Inherit::Proportional, Inherit::Additive, Inherit::Reset][usize::from(b / 8 % 4)];
+        let rule = [Inherit::AsIs, Inherit::Proportional, Inherit::Reset][usize::from(b / 8 % 3)];
         match which % 24 {
             0..9 => Self::Take {
                 key,
@@ -79,6 +79,8 @@ struct Pair {
     clock: ManualClock,
     map: Keyed<u8, TokenBucket>,
     twins: BTreeMap<u8, TokenBucket>,
+    /// Those whose quota was changed, and not unset since.
+    changed: BTreeSet<u8>,
     overflow: Option<TokenBucket>,
     max: usize,
     /// With the key that they hold in the map, if it is there.
@@ -87,10 +89,10 @@ struct Pair {
 
 impl Pair {
     /// The keys that may give way to a new one.
-    fn pristine(&self) -> Vec<u8> {
+    fn as_new(&self) -> Vec<u8> {
         let held = |key| self.held.iter().any(|(holds, _)| *holds == Some(key));
         let may_go = |(key, twin): (&u8, &TokenBucket)| {
-            let untouched = twin.quota() == quotas()[0] && twin.available() == twin.quota().burst_size();
+            let untouched = !self.changed.contains(key) && twin.available() == twin.quota().burst_size();
             (untouched && !held(*key)).then_some(*key)
         };
         self.twins.iter().filter_map(may_go).collect()
@@ -102,13 +104,14 @@ impl Pair {
             return true;
         }
         if self.twins.len() == self.max {
-            let may_go = self.pristine();
+            let may_go = self.as_new();
             let gone: Vec<_> = may_go.iter().filter(|key| self.map.peek(*key).is_none()).collect();
             assert_eq!(gone.len(), may_go.len().min(1), "{gone:?} of {may_go:?}");
             let Some(gone) = gone.first() else { return false };
             self.twins.remove(*gone);
         }
         self.twins.insert(key, bucket(&self.clock));
+        self.changed.remove(&key);
         true
     }
 
@@ -155,20 +158,24 @@ impl Pair {
                 }
             }
             Op::Evict => {
-                let may_go = self.pristine();
-                assert_eq!(self.map.evict_pristine(), may_go.len());
+                let may_go = self.as_new();
+                assert_eq!(self.map.evict_as_new(), may_go.len());
                 self.twins.retain(|key, _| !may_go.contains(key));
             }
             Op::SetQuota { key, quota, rule } => {
                 let changed = self.map.set_quota(&key, quotas()[quota], rule);
                 assert_eq!(changed.is_ok(), self.ask(key));
                 if let Some(twin) = self.twins.get(&key) {
+                    if twin.quota() != quotas()[quota] {
+                        self.changed.insert(key);
+                    }
                     twin.set_quota(quotas()[quota], rule);
                 }
             }
             Op::UnsetQuota(key, rule) => {
                 self.map.unset_quota(&key, rule);
                 if let Some(twin) = self.twins.get(&key) {
+                    self.changed.remove(&key);
                     twin.set_quota(quotas()[0], rule);
                 }
             }
@@ -202,6 +209,7 @@ pub(crate) fn run(max: usize, overflow: bool, siphash: bool, ops: Vec<Op>) {
     let mut pair = Pair {
         overflow: overflow.then(|| bucket(&clock)),
         twins: BTreeMap::new(),
+        changed: BTreeSet::new(),
         held: Vec::new(),
         clock,
         map,

@@ -1,4 +1,4 @@
-//! No sequence of calls mints: whatever is reserved, cancelled, settled and changed, by readings of the clock that may be stale, no
+//! No sequence of calls mints: whatever is admitted, cancelled, settled and changed, by readings of the clock that may be stale, no
 //! span of time lets more be taken than the limiter's documentation states. A ledger of its own counts the charges.
 
 use std::sync::Arc;
@@ -19,7 +19,6 @@ pub(crate) enum Step {
     Reserve(usize, u64),
     Cancel(usize),
     /// Nothing changes by these, for a rate.
-    Commit(usize),
     Finish(usize),
     Forget(usize),
     Settle(usize, u64),
@@ -38,14 +37,11 @@ impl Step {
         match which % 30 {
             0..8 => Self::Reserve(limiter, 1 + n % 6),
             8..11 => Self::Cancel(index),
-            11 => Self::Commit(index),
-            12 => Self::Finish(index),
+            11..13 => Self::Finish(index),
             13 => Self::Forget(index),
             14..19 => Self::Settle(index, n % 9),
-            19..21 => {
-                let rules = [Inherit::AsIs, Inherit::Proportional, Inherit::Additive];
-                Self::Change(limiter, rules[usize::from(b % 3)])
-            }
+            // The other rules forgive or withhold admissions, by intent.
+            19..21 => Self::Change(limiter, Inherit::AsIs),
             // Often whole parts of a refill, so that limiters are just full, or just not.
             21..25 => Self::Wait(SECOND * u32::from(a % 30) / 10),
             25..29 => Self::Wait(Duration::from_micros(u64::from(both) * 46)),
@@ -207,7 +203,7 @@ pub(crate) fn run<L: Limiter>(
                 latest = latest.max(now);
                 let seen = nanos(clock, if ledger.by_latest { latest } else { now.max(changed) });
                 let ask = Ask::many(units);
-                let Ok(ticket) = limiter.try_reserve(Demand::new(&ask, &reading)) else {
+                let Ok(ticket) = limiter.try_reserve(&Demand::new(&ask, &reading)) else {
                     continue;
                 };
                 held.push((limiter, ticket, reservations));
@@ -232,31 +228,27 @@ pub(crate) fn run<L: Limiter>(
                 let (limiter, ticket, of) = &mut held[index];
                 // A settlement that changes nothing shows the limiter no instant.
                 if actual != ledger.charged(*of) {
-                    latest = latest.max(now);
+                    latest = latest.max(clock.now());
                 }
-                let settlement = Settlement::new(TOKENS, actual, &reading).per(TOKENS);
+                let settlement = Settlement::new(TOKENS, actual).per(TOKENS);
                 // A limiter without costs keeps its charge.
-                if limiter.settle(ticket, settlement) > 0 {
+                if limiter.settle(ticket, &settlement) > 0 {
                     ledger.correct(*of, actual, nanos(clock, latest));
                 }
             }
             Step::Cancel(index) if index < held.len() => {
-                latest = latest.max(now);
+                latest = latest.max(clock.now());
                 let (limiter, ticket, of) = held.remove(index);
-                limiter.cancel(ticket, &reading);
+                limiter.cancel(ticket);
                 ledger.correct(of, 0, nanos(clock, latest));
-            }
-            Step::Commit(index) if index < held.len() => {
-                let (limiter, ticket, _) = &mut held[index];
-                limiter.commit(ticket, &reading);
             }
             Step::Finish(index) if index < held.len() => {
                 let (limiter, ticket, _) = held.remove(index);
-                limiter.finish(ticket, tollgate::Outcome::Success, &reading);
+                limiter.finish(ticket, tollgate::Outcome::Success);
             }
             Step::Forget(index) if index < held.len() => {
                 let (limiter, ticket, _) = held.remove(index);
-                limiter.forget(ticket);
+                limiter.finish(ticket, tollgate::Outcome::Forgotten);
             }
             Step::Change(which, rule) => {
                 let Some(rate) = change(which, rule) else { continue };
@@ -334,14 +326,14 @@ mints_nothing! {
         Ledger { by_latest: false, ..rate(12) },
         |bucket, _which, _rule| None;
     leaky_bucket: |clock| LeakyBucket::new(quota(0)).slack(9).unwrap().on(clock),
-        rate(10),
+        Ledger { by_latest: false, ..rate(10) },
         |bucket, which, rule| {
             bucket.set_slack(LIMITS[which] - 1, rule).unwrap();
             bucket.set_quota(quota(which), rule).unwrap();
             Some(quota(which).count())
         };
     leaky_bucket_without_slack: |clock| LeakyBucket::new(quota(0)).on(clock),
-        rate(1),
+        Ledger { by_latest: false, ..rate(1) },
         |bucket, which, rule| {
             bucket.set_quota(quota(which), rule).unwrap();
             Some(quota(which).count())
@@ -359,11 +351,10 @@ mints_nothing! {
             warmup.set_quota(quota(which), rule).unwrap();
             Some(quota(which).count())
         };
-    // Other rules than the additive forgive admissions, by intent, up to the old limit.
     sliding_window: |clock| SlidingWindow::new(10, SECOND * 3).unwrap().on(clock),
         Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: THREE_SECONDS }) },
-        |window, which, _rule| {
-            window.set_limit(LIMITS[which], Inherit::Additive);
+        |window, which, rule| {
+            window.set_limit(LIMITS[which], rule);
             Some(0)
         };
     sliding_log: |clock| SlidingLog::new(10, SECOND * 3).unwrap().on(clock),
@@ -373,7 +364,10 @@ mints_nothing! {
             Some(0)
         };
     fixed_window: |clock| FixedWindow::new(10, SECOND * 3).unwrap().on(clock),
-        ledger(Bound::Windows { limit: 10, length: THREE_SECONDS, from: nanos(clock, clock.now()) }),
+        Ledger {
+            charges_back: true,
+            ..ledger(Bound::Windows { limit: 10, length: THREE_SECONDS, from: nanos(clock, clock.now()) })
+        },
         |window, which, rule| {
             window.set_limit(LIMITS[which], rule);
             Some(0)

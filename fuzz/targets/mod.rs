@@ -1,7 +1,6 @@
 //! The targets: each runs any input. A program of operations has a head of four bytes, which selects what it runs on, and three bytes for
 //! each operation.
 
-mod bookings;
 mod fixed_window;
 mod keyed;
 mod ledger;
@@ -35,7 +34,7 @@ pub(crate) const TARGETS: [(&str, Target); 8] = [
         match head[0] % 4 {
             0..3 => policy::run([head[1], head[2]], ops),
             _ => {
-                let bounds = queue::Bounds::decode([head[1], head[2], head[3]]);
+                let bounds = queue::Bounds::decode([head[1], head[2]]);
                 let numbers = head[0] / 4;
                 queue::run(
                     bounds,
@@ -83,19 +82,10 @@ fn ledger(input: &[u8], single: bool, check: impl Fn(&[Step])) {
 
 /// Buckets, leaky ones and those that stand on them.
 fn bucket(input: &[u8]) {
-    let (head, plans) = program(input, bookings::Plan::decode);
+    let (head, ops) = program(input, verbs::Op::decode);
     let [a, b, c] = [1, 2, 3].map(|at| u64::from(head[at]));
     match head[0] % 14 {
-        0 => bookings::token_bucket(1 + a % 8, false, plans),
-        1 => bookings::token_bucket(1 + a % 8, true, plans),
-        2 => bookings::leaky_bucket(a % 9, 1 + b % 39, plans),
-        by @ 3..5 => verbs::run(
-            1 + a % 59,
-            1 + b % 89,
-            1 + c % 11,
-            by == 4,
-            program(input, verbs::Op::decode).1,
-        ),
+        by @ 0..5 => verbs::run(1 + a % 59, 1 + b % 89, 1 + c % 11, by % 2 == 0, ops),
         5 | 11 => ledger(input, false, ledger::token_bucket),
         6 => ledger(input, false, ledger::bucket_by_interval),
         7 => ledger(input, false, ledger::leaky_bucket),
@@ -112,8 +102,7 @@ fn window(input: &[u8]) {
     let [limit, length] = [1, 2].map(|at| u64::from(head[at]));
     match head[0] % 8 {
         0 => fixed_window::counts(limit % 12, ops),
-        1 => fixed_window::bookings(1 + limit % 5, ops),
-        2 => fixed_window::changes(
+        1..3 => fixed_window::changes(
             1 + limit % 8,
             1 + length % 89,
             program(input, fixed_window::Change::decode).1,

@@ -162,9 +162,13 @@ impl Reference {
     }
 
     fn advance(&mut self, seconds: u64) {
-        self.now += seconds;
-        if self.gate == Gate::Rate {
-            self.free = Gate::UNITS.min(self.free + seconds);
+        for _ in 0..seconds {
+            self.now += 1;
+            if self.gate == Gate::Rate {
+                self.free = Gate::UNITS.min(self.free + 1);
+                // A task is admitted at the instant at which the gate has its units, though its worker looks later.
+                self.settle();
+            }
         }
     }
 }

@@ -10,12 +10,12 @@ use tollgate::{Eviction, ManualClock, Order, Permit, Policy, PolicyBuilder, Quot
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
 pub(crate) type Queued = Policy<TokenBucket>;
-pub(crate) type Wait<'a, L> = Pin<Box<dyn Future<Output = Result<Permit<&'a L>, Refusal<'a>>> + 'a>>;
+pub(crate) type Wait<'a, L> = Pin<Box<dyn Future<Output = Result<Permit<&'a L>, Refusal>> + 'a>>;
 
-pub(crate) fn queued(clock: &ManualClock, limit: u64, per_tick: u64, queue: u64, settings: PolicyBuilder) -> Queued {
+pub(crate) fn queued(clock: &ManualClock, limit: u64, per_tick: u64, queue: usize, settings: PolicyBuilder) -> Queued {
     let quota = Quota::new(per_tick, TICK).unwrap().burst(limit).by_interval();
     let bucket = TokenBucket::new(quota).on(clock);
-    settings.max_queue_units(queue).limit(bucket).build().unwrap()
+    settings.max_queue(queue).limit(bucket).build().unwrap()
 }
 
 /// A waiter for `n`, having been polled once.
@@ -27,7 +27,7 @@ pub(crate) fn wait<L: tollgate::Limiter>(policy: &Policy<L>, n: u64) -> Wait<'_,
     wait
 }
 
-pub(crate) fn look<'a, L: tollgate::Limiter>(wait: &mut Wait<'a, L>) -> Option<Result<Permit<&'a L>, Refusal<'a>>> {
+pub(crate) fn look<'a, L: tollgate::Limiter>(wait: &mut Wait<'a, L>) -> Option<Result<Permit<&'a L>, Refusal>> {
     match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(ended) => Some(ended),
         Poll::Pending => None,
@@ -54,16 +54,14 @@ pub(crate) struct Bounds {
     newest_first: bool,
     evicts: bool,
     most: usize,
-    units: u64,
 }
 
 impl Bounds {
-    pub(crate) fn decode([flags, most, units]: [u8; 3]) -> Self {
+    pub(crate) fn decode([flags, most]: [u8; 2]) -> Self {
         Self {
             newest_first: flags & 1 > 0,
             evicts: flags & 2 > 0,
             most: usize::from(most % 5),
-            units: u64::from(units % 12),
         }
     }
 }
@@ -75,7 +73,6 @@ struct Model {
     newest_first: bool,
     evicts: bool,
     most: usize,
-    units: u64,
     waiting: Vec<(usize, u64)>,
     admitted: Vec<usize>,
     sent_away: Vec<usize>,
@@ -99,9 +96,8 @@ impl Model {
             self.there -= n;
             return self.admitted.push(who);
         }
-        let alone = self.most > 0 && n <= self.units;
-        while self.waiting.len() >= self.most || self.waiting.iter().map(|(_, n)| n).sum::<u64>() + n > self.units {
-            if !alone || !self.evicts {
+        while self.waiting.len() >= self.most {
+            if self.most == 0 || !self.evicts {
                 return self.sent_away.push(who);
             }
             self.sent_away.push(self.waiting.remove(0).0);
@@ -124,20 +120,13 @@ pub(crate) fn run(bounds: Bounds, limit: u64, per_tick: u64, steps: Vec<Step>) {
     } else {
         Policy::builder()
     };
-    let policy = queued(
-        &clock,
-        limit,
-        per_tick,
-        bounds.units,
-        order.max_queue(bounds.most).eviction(eviction),
-    );
+    let policy = queued(&clock, limit, per_tick, bounds.most, order.eviction(eviction));
     let mut model = Model {
         there: limit,
         limit,
         newest_first: bounds.newest_first,
         evicts: bounds.evicts,
         most: bounds.most,
-        units: bounds.units,
         waiting: Vec::new(),
         admitted: Vec::new(),
         sent_away: Vec::new(),

@@ -1,17 +1,16 @@
-//! Semaphores of every kind against a sequential reference: lists that are searched from end to end, written from the docs
-//! alone. Whatever a program does, both agree on each caller: whether it is admitted, at once or in turn, and which error it
-//! gets.
+//! A semaphore against a sequential reference: lists that are searched from end to end, written from the docs alone. Whatever a program
+//! does, both agree on each caller: whether it is admitted, at once or in turn, and which error it gets.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, Eviction, Order, Semaphore, SemaphorePermit, TryAcquireError};
+use tollgate::{AcquireError, Semaphore, SemaphorePermit, TryAcquireError};
 
 /// The operations on both.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Join { n: u32, class: u8 },
+    Join(u32),
     Try(u32),
     Poll(usize),
     Leave(usize),
@@ -29,13 +28,10 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    pub(crate) fn decode([which, a, b]: [u8; 3]) -> Self {
+    pub(crate) fn decode([which, a, _]: [u8; 3]) -> Self {
         let at = usize::from(a);
         match which % 53 {
-            0..12 => Self::Join {
-                n: u32::from(a % 4),
-                class: b % 4,
-            },
+            0..12 => Self::Join(u32::from(a % 4)),
             12..16 => Self::Try(u32::from(1 + a % 3)),
             16..24 => Self::Poll(at),
             24..29 => Self::Leave(at),
@@ -58,60 +54,26 @@ impl Op {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
-    order: Order,
-    overtakes: u32,
-    max_queue: Option<usize>,
-    max_queue_permits: Option<u64>,
-    evicts: bool,
     permits: usize,
     #[cfg_attr(not(feature = "stats"), allow(dead_code, reason = "only counted with the feature"))]
     counts: bool,
 }
 
 impl Kind {
-    pub(crate) fn decode([order, waiters, permits, rest]: [u8; 4]) -> Self {
-        let times = 1 + u32::from(order / 14 % 3);
-        let priority = Order::Priority {
-            classes: 3,
-            patience: times,
-        };
-        let (order, overtakes) = match order % 14 {
-            0..2 => (Order::Fifo, 0),
-            2..5 => (Order::Fifo, times),
-            5..7 => (Order::Lifo, 0),
-            7..10 => (priority, 0),
-            10..12 => (Order::RoundRobin { classes: 3 }, 0),
-            _ => (Order::Shares(vec![4, 1, 2]), 0),
-        };
+    pub(crate) fn decode([_, _, _, rest]: [u8; 4]) -> Self {
         Self {
-            order,
-            overtakes,
-            max_queue: (waiters % 12 < 6).then_some(usize::from(waiters % 12)),
-            max_queue_permits: (permits % 20 < 10).then_some(u64::from(permits % 20)),
-            evicts: rest & 1 > 0,
             counts: rest & 2 > 0,
             permits: usize::from(rest / 4 % 5),
         }
     }
 
     fn build(&self) -> Semaphore {
-        let mut builder = Semaphore::builder(self.permits)
-            .order(self.order.clone())
-            .overtakes(self.overtakes);
-        if let Some(waiters) = self.max_queue {
-            builder = builder.max_queue(waiters);
-        }
-        if let Some(permits) = self.max_queue_permits {
-            builder = builder.max_queue_permits(permits);
-        }
-        if self.evicts {
-            builder = builder.eviction(Eviction::Oldest);
-        }
+        let semaphore = Semaphore::new(self.permits);
         #[cfg(feature = "stats")]
         if self.counts {
-            builder = builder.stats(&tollgate::Clock::real());
+            return semaphore.with_stats(&tollgate::Clock::real());
         }
-        builder.build().unwrap()
+        semaphore
     }
 }
 
@@ -120,7 +82,6 @@ impl Kind {
 enum Status {
     Waits,
     Granted,
-    Evicted,
     Closed,
 }
 
@@ -128,29 +89,15 @@ enum Status {
 struct Person {
     id: usize,
     n: i64,
-    class: usize,
     status: Status,
-}
-
-/// What a class has been granted so far.
-#[derive(Clone, Debug, Default)]
-struct Account {
-    /// Grants to others since its own last one, or since it had no waiter.
-    passed: u32,
-    /// Its grants, over its weight, in units that every weight here divides.
-    time: u64,
 }
 
 /// The reference: every waiter, and every granted one that has not looked, in order of arrival.
 struct Reference {
-    kind: Kind,
     limit: i64,
     held: i64,
     closed: bool,
     people: Vec<Person>,
-    accounts: Vec<Account>,
-    now: u64,
-    overtaken: u32,
 }
 
 /// How an attempt to join ends.
@@ -158,7 +105,6 @@ struct Reference {
 enum Joined {
     Admitted,
     Waits,
-    Full,
     Closed,
 }
 
@@ -169,10 +115,6 @@ impl Reference {
             held: 0,
             closed: false,
             people: Vec::new(),
-            accounts: vec![Account::default(); kind.order.classes()],
-            now: 0,
-            overtaken: 0,
-            kind: kind.clone(),
         }
     }
 
@@ -180,167 +122,57 @@ impl Reference {
         self.limit - self.held
     }
 
-    fn waiting(&self) -> impl DoubleEndedIterator<Item = &Person> {
+    fn waiting(&self) -> impl Iterator<Item = &Person> {
         self.people.iter().filter(|person| person.status == Status::Waits)
-    }
-
-    fn wanted(&self) -> i64 {
-        self.waiting().map(|person| person.n).sum()
-    }
-
-    fn waits_in(&self, class: usize) -> bool {
-        self.waiting().any(|person| person.class == class)
     }
 
     /// The head of the queue.
     fn head(&self) -> Option<usize> {
-        let classes = || (0..self.accounts.len()).filter(|&class| self.waits_in(class));
-        let class = match self.kind.order {
-            Order::Fifo => return self.waiting().next().map(|person| person.id),
-            Order::Lifo => return self.waiting().last().map(|person| person.id),
-            Order::Priority { patience, .. } => {
-                let starved = classes().filter(|&class| self.accounts[class].passed >= patience);
-                let longest = starved.max_by_key(|&class| self.accounts[class].passed);
-                longest.or_else(|| classes().next())
-            }
-            _ => classes().min_by_key(|&class| self.accounts[class].time),
-        };
-        let first = self.waiting().find(|person| Some(person.class) == class);
-        first.map(|person| person.id)
+        self.waiting().next().map(|person| person.id)
     }
 
     fn at(&self, id: usize) -> usize {
         self.people.iter().position(|person| person.id == id).unwrap()
     }
 
-    /// `id` has its permits.
-    fn grant(&mut self, id: usize) {
-        let at = self.at(id);
-        let (n, class) = (self.people[at].n, self.people[at].class);
-        self.people[at].status = Status::Granted;
-        self.held += n;
-        self.overtaken = 0;
-        for other in 0..self.accounts.len() {
-            if self.waits_in(other) {
-                self.accounts[other].passed += 1;
-            }
-        }
-        self.accounts[class].passed = 0;
-        let step = match &self.kind.order {
-            Order::Shares(weights) => n as u64 * 4 / u64::from(weights[class]),
-            _ => 4,
-        };
-        self.now = self.accounts[class].time;
-        self.accounts[class].time += step;
-    }
-
-    /// Permits have become free, or the head has changed: the head goes on if it fits; where overtaking is
-    /// allowed it is only woken, and takes them itself.
+    /// Permits have become free, or the head has changed: the head goes on if it fits.
     fn hand_over(&mut self) {
-        while self.overtaken >= self.kind.overtakes
-            && let Some(head) = self.head()
-            && self.people[self.at(head)].n <= self.free()
-        {
-            self.grant(head);
+        while let Some(head) = self.head() {
+            let at = self.at(head);
+            if self.people[at].n > self.free() {
+                return;
+            }
+            self.people[at].status = Status::Granted;
+            self.held += self.people[at].n;
         }
     }
 
-    fn may_pass(&mut self, n: i64) -> bool {
-        if self.waiting().next().is_none() {
-            return self.free() >= n;
-        }
-        let passes = self.overtaken < self.kind.overtakes && self.free() >= n;
-        self.overtaken += u32::from(passes);
-        passes
+    fn is_free(&self, n: i64) -> bool {
+        self.head().is_none() && self.free() >= n
     }
 
     fn try_acquire(&mut self, n: i64) -> Result<(), bool> {
         if self.closed {
             return Err(true);
         }
-        if !self.may_pass(n) {
+        if !self.is_free(n) {
             return Err(false);
         }
         self.held += n;
         Ok(())
     }
 
-    fn join(&mut self, id: usize, n: i64, class: u8) -> Joined {
+    fn join(&mut self, id: usize, n: i64) -> Joined {
         if self.closed {
             return Joined::Closed;
         }
-        if n == 0 {
-            return Joined::Admitted;
-        }
-        if self.may_pass(n) {
+        if n == 0 || self.is_free(n) {
             self.held += n;
             return Joined::Admitted;
         }
-        let class = usize::from(class).min(self.accounts.len() - 1);
-        if !self.waits_in(class) {
-            let account = &mut self.accounts[class];
-            account.passed = 0;
-            account.time = account.time.max(self.now);
-        }
-        self.people.push(Person {
-            id,
-            n,
-            class,
-            status: Status::Waits,
-        });
-        if self.kind.overtakes == 0 && self.head() == Some(id) && n <= self.free() {
-            self.grant(id);
-            self.people.pop();
-            self.hand_over();
-            return Joined::Admitted;
-        }
-        if !self.keep_bounds(id) {
-            self.people.pop();
-            return Joined::Full;
-        }
+        let status = Status::Waits;
+        self.people.push(Person { id, n, status });
         Joined::Waits
-    }
-
-    fn fits_bounds(&self, waiting: usize, wanted: i64) -> bool {
-        self.kind.max_queue.is_none_or(|most| waiting <= most)
-            && self.kind.max_queue_permits.is_none_or(|most| wanted <= most as i64)
-    }
-
-    fn keep_bounds(&mut self, newcomer: usize) -> bool {
-        let (mut waiting, mut wanted) = (self.waiting().count(), self.wanted());
-        if self.fits_bounds(waiting, wanted) {
-            return true;
-        }
-        let Person { n, class, .. } = self.people[self.at(newcomer)];
-        if !self.kind.evicts || self.kind.max_queue_permits.is_some_and(|most| n > most as i64) {
-            return false;
-        }
-        // The last class first, and in it the first that came.
-        let ranks = matches!(self.kind.order, Order::Priority { .. });
-        let mut order: Vec<_> = self.waiting().filter(|person| person.id != newcomer).collect();
-        order.sort_by_key(|person| std::cmp::Reverse(person.class));
-        let mut goes = Vec::new();
-        for person in order.into_iter().filter(|person| !ranks || person.class >= class) {
-            if self.fits_bounds(waiting, wanted) {
-                break;
-            }
-            goes.push(person.id);
-            waiting -= 1;
-            wanted -= person.n;
-        }
-        if !self.fits_bounds(waiting, wanted) {
-            return false;
-        }
-        for id in goes {
-            let was_head = self.head() == Some(id);
-            let at = self.at(id);
-            self.people[at].status = Status::Evicted;
-            if was_head {
-                self.overtaken = 0;
-            }
-        }
-        self.hand_over();
-        true
     }
 
     /// A waiter looks.
@@ -349,34 +181,22 @@ impl Reference {
         let (status, n) = (self.people[at].status, self.people[at].n);
         let seen = match status {
             Status::Granted if self.closed => Status::Closed,
-            Status::Waits if self.kind.overtakes > 0 && self.head() == Some(id) && n <= self.free() => {
-                self.grant(id);
-                Status::Granted
-            }
             status => status,
         };
         if seen != Status::Waits {
-            self.people.remove(self.at(id));
+            self.people.remove(at);
         }
         if status == Status::Granted && seen == Status::Closed {
             self.release(n);
-        }
-        if status == Status::Waits && seen == Status::Granted {
-            self.hand_over();
         }
         seen
     }
 
     fn leave(&mut self, id: usize) {
-        let was_head = self.head() == Some(id);
         let person = self.people.remove(self.at(id));
         match person.status {
             Status::Granted => self.release(person.n),
-            Status::Waits if was_head => {
-                self.overtaken = 0;
-                self.hand_over();
-            }
-            _ => {}
+            _ => self.hand_over(),
         }
     }
 
@@ -396,7 +216,7 @@ impl Reference {
     }
 
     fn forget_permits(&mut self, n: i64) -> i64 {
-        if self.waiting().next().is_some() {
+        if self.head().is_some() {
             return 0;
         }
         let gone = self.free().clamp(0, n);
@@ -406,7 +226,7 @@ impl Reference {
 
     fn close(&mut self) {
         self.closed = true;
-        for person in self.people.iter_mut() {
+        for person in &mut self.people {
             if person.status == Status::Waits {
                 person.status = Status::Closed;
             }
@@ -472,7 +292,7 @@ fn nth<T>(list: &[T], at: usize) -> Option<usize> {
 impl<'a> Pair<'a> {
     fn step(&mut self, id: usize, op: Op) {
         match op {
-            Op::Join { n, class } => self.join(id, n, class),
+            Op::Join(n) => self.join(id, n),
             Op::Try(n) => {
                 let found = self.semaphore.try_acquire_many(n);
                 let expected = self.reference.try_acquire(i64::from(n));
@@ -552,20 +372,15 @@ impl<'a> Pair<'a> {
         self.compare();
     }
 
-    fn join(&mut self, id: usize, n: u32, class: u8) {
-        let request = self.semaphore.request(n).class(class);
-        let mut task = Task::new(id, i64::from(n), request.acquire());
-        let expected = self.reference.join(id, i64::from(n), class);
+    fn join(&mut self, id: usize, n: u32) {
+        let mut task = Task::new(id, i64::from(n), self.semaphore.acquire_many(n));
+        let expected = self.reference.join(id, i64::from(n));
         let found = match task.poll() {
             Poll::Ready(Ok(permit)) => {
                 self.held.push(permit);
                 Joined::Admitted
             }
-            Poll::Ready(Err(error)) if error.is_queue_full() => Joined::Full,
-            Poll::Ready(Err(error)) => {
-                assert!(error.is_closed(), "{error}");
-                Joined::Closed
-            }
+            Poll::Ready(Err(_)) => Joined::Closed,
             Poll::Pending => {
                 self.waiting.push(task);
                 Joined::Waits
@@ -581,11 +396,7 @@ impl<'a> Pair<'a> {
                 self.held.push(permit);
                 Status::Granted
             }
-            Poll::Ready(Err(error)) if error.is_evicted() => Status::Evicted,
-            Poll::Ready(Err(error)) => {
-                assert!(error.is_closed(), "{error}");
-                Status::Closed
-            }
+            Poll::Ready(Err(_)) => Status::Closed,
         };
         assert_eq!(found, self.reference.look(self.waiting[at].id));
         if found != Status::Waits {

@@ -1,9 +1,8 @@
 //! What is read from text.
 
 use std::time::Duration;
-use tollgate::policy::file::Format;
-use tollgate::policy::spec::{PolicySetSpec, PolicySpec};
 use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};
+use tollgate_config::{Format, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, parse};
 
 /// What is read is written as it was meant; what is not is said to be wrong at a place within the text.
 pub(crate) fn quota(input: &[u8]) {
@@ -28,11 +27,11 @@ pub(crate) fn quota(input: &[u8]) {
 pub(crate) fn policy_file(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     for format in [Format::Toml, Format::Json] {
-        if let Ok(spec) = PolicySetSpec::parse(text, format) {
+        if let Ok(spec) = parse::<PolicySetSpec>(text, format) {
             let set = spec.build(&ManualClock::new()).unwrap();
             set.apply(spec).unwrap();
         }
-        match PolicySpec::parse(text, format) {
+        match parse::<PolicySpec>(text, format) {
             Ok(spec) => {
                 let clock = ManualClock::new();
                 let policy = match spec.build(&clock) {
@@ -41,8 +40,12 @@ pub(crate) fn policy_file(input: &[u8]) {
                 };
                 let held = policy.try_admit(Ask::one()).ok();
                 let _ = policy.explain(Ask::one());
-                let only = PolicySpec::parse("[[leg]]\nname='a'\nkind='semaphore'\nlimit=1", Format::Toml);
-                for version in [only.unwrap(), spec] {
+                // Settings of the queue stay as the policy was built.
+                let only = PolicySpec {
+                    legs: vec![LegSpec::new("a", LegKind::semaphore(1))],
+                    ..spec.clone()
+                };
+                for version in [only, spec] {
                     policy.apply(version).unwrap();
                 }
                 drop(held);

@@ -9,7 +9,6 @@ pub(crate) enum Op {
     Take(u64),
     UpTo(u64),
     Force(u64),
-    Book(u64),
 }
 
 impl Op {
@@ -20,8 +19,7 @@ impl Op {
             4 => Self::Advance(u64::from(b) << (a % 43)),
             5..8 => Self::Take(n),
             8 => Self::UpTo(n),
-            9 => Self::Force(n % 4),
-            _ => Self::Book(n),
+            _ => Self::Force(n % 4),
         }
     }
 }
@@ -86,14 +84,6 @@ pub(crate) fn run(count: u64, nanos: u64, burst: u64, by: bool, ops: Vec<Op>) {
                 bucket.force_acquire(n);
                 level -= i128::from(n) * unit;
             }
-            Op::Book(n) => match bucket.book(n) {
-                Ok(booking) => {
-                    assert_eq!(booking.wait(), wait(i128::from(n) * unit));
-                    booking.commit().forget();
-                    level -= i128::from(n) * unit;
-                }
-                Err(refused) => assert_eq!((n > burst, refused.retry_after()), (true, None)),
-            },
         }
     }
 }

@@ -129,7 +129,7 @@ macro_rules! against_a_list {
                         }
                     }
                     Op::Limit(new) => {
-                        window.set_limit(new, Inherit::Additive);
+                        window.set_limit(new, Inherit::AsIs);
                         limit = new;
                     }
                     Op::Reset => {

@@ -5,11 +5,10 @@
 //! [`per_call`](crate::LimiterExt::per_call) or [`per`](crate::LimiterExt::per). The core hands it a `Demand` with just that
 //! number in it.
 
-use crate::core::turns::Holder;
-use crate::sync::notify::{Listener, Notify};
-use crate::sync::wait_queue::{QueueId, QueueKey};
+use crate::core::decision::LegDecision;
+use crate::sync::wait_queue::Place;
 use crate::time::{Clock, ClockReading, Instant};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// The name of something that a request costs besides being one call: tokens, bytes, rows.
@@ -84,7 +83,7 @@ pub const MAX_COSTS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     count: u64,
-    class: u8,
+    class: u64,
     costs: [Option<(Cost, u64)>; MAX_COSTS],
 }
 
@@ -113,23 +112,22 @@ impl Ask {
         }
     }
 
-    /// Sets the class, 0 unless set, in which the request waits: in the queue of a policy by its
-    /// [order](crate::PolicyBuilder::order), and at a semaphore by [that of the semaphore](crate::SemaphoreBuilder::order). A
-    /// class beyond the last of a queue counts as its last. It changes no admission on the spot.
+    /// Sets the class, 0 unless set, in which the request waits in the queue of a policy, by its
+    /// [order](crate::PolicyBuilder::order). A class beyond the last of a queue counts as its last. It changes no admission on the spot.
     ///
     /// ```
     /// # use tollgate::{Ask, ManualClock, Order, Policy, Semaphore};
     /// # use futures::join;
     /// let clock = ManualClock::new();
-    /// const PAID: u8 = 0;
-    /// const FREE: u8 = 1;
+    /// const PAID: u64 = 0;
+    /// const FREE: u64 = 1;
     /// let policy = Policy::builder()
     ///     .order(Order::Priority { classes: 2, patience: 8 })
     ///     .limit(Semaphore::new(1))
     ///     .on(&clock)
     ///     .build()?;
     /// let served = std::sync::Mutex::new(Vec::new());
-    /// let call = async |class: u8| {
+    /// let call = async |class: u64| {
     ///     let _permit = policy.admit(Ask::one().class(class)).await.unwrap();
     ///     served.lock().unwrap().push(class);
     /// };
@@ -142,7 +140,7 @@ impl Ask {
     /// ```
     #[inline(always)]
     #[must_use]
-    pub const fn class(mut self, class: u8) -> Self {
+    pub const fn class(mut self, class: u64) -> Self {
         self.class = class;
         self
     }
@@ -173,7 +171,7 @@ impl Ask {
 
     /// The [class](Self::class) that was set.
     #[inline]
-    pub const fn class_number(&self) -> u8 {
+    pub const fn class_number(&self) -> u64 {
         self.class
     }
 
@@ -189,18 +187,6 @@ impl Ask {
     /// Every named cost, in the order of naming.
     pub fn costs(&self) -> impl Iterator<Item = (Cost, u64)> + '_ {
         self.costs.iter().flatten().copied()
-    }
-
-    /// The cost that was named first.
-    #[inline]
-    pub(crate) fn first_cost(&self) -> Option<(Cost, u64)> {
-        self.costs[0]
-    }
-
-    /// True when it names more than one cost.
-    #[inline]
-    pub(crate) fn has_costs(&self) -> bool {
-        self.costs[1].is_some()
     }
 
     /// Adds another request's numbers to these, saturating: the sum of the requests ahead of a waiter.
@@ -238,43 +224,35 @@ impl Default for Ask {
     }
 }
 
-/// A position in a policy's queue, as far as a leg needs to know it.
-pub(crate) struct Place<'a> {
-    /// The sum of all requests ahead.
-    pub(crate) ahead: Ask,
-    /// It is the first of its queue, or is to be.
-    pub(crate) is_head: bool,
-    /// It waits in the queue of a leg that hands over, and so takes no turn at others: two queues that both had to have the
-    /// permit and the turn at once would hand both to and fro.
-    pub(crate) is_claimant: bool,
-    /// Notified after an event that could admit this request.
-    pub(crate) watcher: &'a Listener,
-    /// The position that the head of the queue holds at one leg.
-    pub(crate) claim: &'a Cell<Option<QueueKey>>,
+/// What a demand has to do with a queue of waiters.
+///
+/// ```
+/// # use tollgate::{Ask, ClockReading, Demand, Role};
+/// let (ask, reading) = (Ask::one(), ClockReading::new());
+/// assert_eq!(Demand::new(&ask, &reading).role(), Role::Newcomer);
+/// ```
+// As wide as its neighbours: a narrow field that is copied with them would stall the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Role {
+    /// It waits nowhere, or behind others in the queue of its policy: it is only judged.
+    Newcomer,
+    /// The head of a policy's queue, asked for by the thread that drives the queue.
+    Head,
+    /// The head, which is to join the queue of waiters of the leg that refuses it.
+    Joining,
 }
 
-impl Place<'_> {
-    /// The same position with no one ahead.
-    pub(crate) fn at_the_front(&self) -> Place<'_> {
-        Place {
-            ahead: Ask::many(0),
-            is_head: self.is_head,
-            is_claimant: self.is_claimant,
-            watcher: self.watcher,
-            claim: self.claim,
-        }
-    }
-
-    /// The position among the queues that wait at the leg `id` that counts for a demand at `place`.
-    pub(crate) fn holder(place: Option<&Self>, id: QueueId) -> Holder {
-        let claim = place.and_then(|place| Some((place.claim.get()?, place.is_head)));
-        match claim.filter(|(claim, _)| claim.wait_queue() == id) {
-            Some((claim, true)) => Holder::Head(claim.key()),
-            Some((claim, false)) => Holder::Behind(claim.key()),
-            None if place.is_some_and(|place| place.is_claimant) => Holder::Exempt,
-            None => Holder::Newcomer,
-        }
-    }
+/// The part of a [`Demand`] that only requests in the queue of a policy have.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiting<'a> {
+    /// The sum of all requests that are served before.
+    pub(crate) ahead: &'a Ask,
+    /// The place of the policy in the queues of waiters of its legs.
+    pub(crate) place: Option<&'a Place>,
+    pub(crate) role: Role,
+    /// Where each leg writes its answer, for an explanation.
+    pub(crate) answers: Option<&'a RefCell<Vec<LegDecision>>>,
 }
 
 /// The demand on one leg: a number of units, in one pass over all legs of a policy.
@@ -293,7 +271,7 @@ pub struct Demand<'a> {
     units: u64,
     ahead: u64,
     reading: &'a ClockReading,
-    place: Option<&'a Place<'a>>,
+    waiting: Option<&'a Waiting<'a>>,
 }
 
 impl<'a> Demand<'a> {
@@ -305,18 +283,16 @@ impl<'a> Demand<'a> {
             units: ask.count,
             ahead: 0,
             reading,
-            place: None,
+            waiting: None,
         }
     }
 
-    /// The same, for a waiter in a queue.
-    pub(crate) fn waiting(ask: &'a Ask, reading: &'a ClockReading, place: &'a Place<'a>) -> Self {
+    /// The same in the queue of a policy.
+    pub(crate) fn waiting(ask: &'a Ask, reading: &'a ClockReading, waiting: &'a Waiting<'a>) -> Self {
         Self {
-            ask,
-            units: ask.count,
-            ahead: place.ahead.count,
-            reading,
-            place: Some(place),
+            ahead: waiting.ahead.count,
+            waiting: Some(waiting),
+            ..Self::new(ask, reading)
         }
     }
 
@@ -327,27 +303,46 @@ impl<'a> Demand<'a> {
     }
 
     /// The units that this leg is asked for.
-    #[inline]
+    #[inline(always)]
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// The units that the waiters ahead want, in this leg's measure.
+    /// The units that the waiters ahead want, in this leg's measure. Zero unless it is only judged.
     #[inline]
     pub fn ahead(&self) -> u64 {
         self.ahead
     }
 
-    /// The clock reading that all legs of this pass share.
+    /// The instant of this pass on `clock`: read at most once, shared by all legs.
+    #[inline(always)]
+    pub fn now(&self, clock: &Clock) -> Instant {
+        self.reading.now(clock)
+    }
+
+    /// The reading of the clock that all legs of this pass share.
     #[inline]
     pub fn reading(&self) -> &'a ClockReading {
         self.reading
     }
 
-    /// The instant of this pass on `clock`: read at most once, shared by all legs.
+    /// What it has to do with queues of waiters.
     #[inline]
-    pub fn now(&self, clock: &Clock) -> Instant {
-        self.reading.now(clock)
+    pub fn role(&self) -> Role {
+        self.waiting.map_or(Role::Newcomer, |waiting| waiting.role)
+    }
+
+    /// The place of the policy whose head this is: `None` for a [newcomer](Role::Newcomer).
+    #[inline]
+    pub fn place(&self) -> Option<&'a Place> {
+        let waiting = self.waiting?;
+        waiting.place.filter(|_| waiting.role != Role::Newcomer)
+    }
+
+    /// The place of the policy in whose queue this waits, at the head or behind it.
+    #[inline]
+    pub(crate) fn place_of_policy(&self) -> Option<&'a Place> {
+        self.waiting?.place
     }
 
     /// This demand as counted by a leg that counts calls.
@@ -355,7 +350,7 @@ impl<'a> Demand<'a> {
     #[must_use]
     pub fn per_call(mut self) -> Self {
         self.units = self.ask.count;
-        self.ahead = self.place.map_or(0, |place| place.ahead.count);
+        self.ahead = self.waiting.map_or(0, |waiting| waiting.ahead.count);
         self
     }
 
@@ -364,96 +359,36 @@ impl<'a> Demand<'a> {
     #[must_use]
     pub fn per(mut self, cost: Cost) -> Option<Self> {
         self.units = self.ask.of(cost)?;
-        self.ahead = match self.place {
-            Some(place) => place.ahead.of(cost).unwrap_or(0),
+        self.ahead = match self.waiting {
+            Some(waiting) => waiting.ahead.of(cost).unwrap_or(0),
             None => 0,
         };
         Some(self)
     }
 
     /// This demand for `units`, behind `ahead`.
-    pub(crate) fn with_units(self, units: u64, ahead: u64) -> Self {
+    #[must_use]
+    pub fn with_units(self, units: u64, ahead: u64) -> Self {
         Self { units, ahead, ..self }
     }
 
-    /// This demand as one for a part of `ask`.
-    pub(crate) fn of<'b>(self, ask: &'b Ask) -> Demand<'b>
+    /// This demand with `waiting` in place of what it had.
+    #[must_use]
+    pub(crate) fn in_queue<'b>(self, waiting: Option<&'b Waiting<'b>>) -> Demand<'b>
     where
         'a: 'b,
     {
-        Demand { ask, ..self }
+        Demand { waiting, ..self }
     }
 
-    /// This demand at `place`, unless it waits in a queue already.
-    pub(crate) fn at_place<'b>(self, place: &'b Place<'b>) -> Demand<'b>
-    where
-        'a: 'b,
-    {
-        Demand {
-            place: self.place.or(Some(place)),
-            ..self
-        }
+    /// What it has to do with the queue of a policy, if it waits in one.
+    pub(crate) fn queue(&self) -> Option<&'a Waiting<'a>> {
+        self.waiting
     }
 
-    /// True with others ahead.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.ahead > 0 || self.place.is_some_and(|place| place.ahead != Ask::many(0))
-    }
-
-    /// This demand at another place, with no one ahead.
-    pub(crate) fn placed<'b>(self, place: Option<&'b Place<'b>>) -> Demand<'b>
-    where
-        'a: 'b,
-    {
-        Demand {
-            place,
-            ahead: 0,
-            ..self
-        }
-    }
-
-    /// Has this demand's queue listen to `notify`, if it waits in one; otherwise does nothing.
-    ///
-    /// Call it *before* reading the state that the `Notify` announces, so that no change falls between the two.
-    #[inline]
-    pub fn listen(&self, notify: &Notify) {
-        if let Some(place) = self.place {
-            notify.listen(place.watcher);
-        }
-    }
-
-    /// The key of the position that this demand holds in the queue of the leg `id`, if it holds one there.
-    #[inline]
-    pub fn queue_key(&self, id: QueueId) -> Option<QueueKey> {
-        let place = self.place.filter(|place| place.is_head)?;
-        let claim = place.claim.get()?;
-        (claim.wait_queue() == id).then_some(claim)
-    }
-
-    /// The position among the queues that wait at the leg `id` that counts for this demand.
-    pub(crate) fn holder(&self, id: QueueId) -> Holder {
-        Place::holder(self.place, id)
-    }
-
-    /// Its position in a queue, if it has one: all that a leg with turns needs beside its units.
-    #[inline(always)]
-    pub(crate) fn place(&self) -> Option<&'a Place<'a>> {
-        self.place
-    }
-
-    /// True when this demand waits in a queue.
-    pub(crate) fn is_queued(&self) -> bool {
-        self.place.is_some()
-    }
-
-    /// Turns the position at this leg into a ticket: its units are not given back to the queue any more.
-    #[inline]
-    pub fn redeem(&self, id: QueueId) {
-        if self.queue_key(id).is_some() {
-            if let Some(place) = self.place {
-                place.claim.set(None);
-            }
-        }
+    /// Where each leg writes its answer, if the decision is to be explained.
+    pub(crate) fn answers(&self) -> Option<&'a RefCell<Vec<LegDecision>>> {
+        self.waiting?.answers
     }
 }
 

@@ -1,10 +1,9 @@
 //! The decision on a request as data, leg by leg, for explanations.
 
 use super::ask::Demand;
-use super::limiter::Limiter;
-use super::refusal::ReadyAt;
-use super::status::{State, Status};
-use crate::time::Clock;
+use super::legs::Erased;
+use super::refusal::{Refusal, Wait};
+use super::status::State;
 use std::fmt;
 use std::time::Duration;
 
@@ -63,14 +62,26 @@ pub struct LegDecision {
 /// The load of another leg, as a leg that depends on it sees it.
 ///
 /// ```
-/// # use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
-/// # use tollgate::{LimiterExt, ManualClock};
-/// let slots = LegSpec::new("slots", LegRule::semaphore(4));
-/// let calls = LegSpec::new("calls", LegRule::token_bucket("1/s".parse()?)).when(When::above("slots", LoadMetric::Use, 0.5));
-/// let policy = PolicySpec::new([slots, calls]).build(&ManualClock::new())?;
-/// let _held = policy.try_admit(3)?;
+/// # use std::sync::Arc;
+/// # use tollgate::policy::conditional::{Load, LoadMetric, Trigger};
+/// # use tollgate::{Instant, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+/// /// The part of the slots that is in use.
+/// struct Slots(Arc<Semaphore>);
+/// impl Load for Slots {
+///     fn read(&self, _: Instant) -> f64 {
+///         self.0.in_use() as f64 / self.0.limit() as f64
+///     }
+///     fn measures(&self) -> Option<(&str, LoadMetric)> {
+///         Some(("slots", LoadMetric::Use))
+///     }
+/// }
+/// let (clock, slots) = (ManualClock::new(), Arc::new(Semaphore::new(4)));
+/// let busy = Trigger::above(Arc::new(Slots(Arc::clone(&slots))), 0.5).on(&clock);
+/// let calls = TokenBucket::new(Quota::per_second(1)).on(&clock).when(busy);
+/// let policy = Policy::new(calls);
+/// let _held = slots.try_acquire_many(3)?;
 /// let decision = policy.explain(1);
-/// let load = decision.legs[1].when.as_ref().expect("it depends on a load");
+/// let load = decision.legs[0].when.as_ref().expect("it depends on a load");
 /// assert_eq!((&*load.leg, load.load, load.exceeded), ("slots", 0.75, true));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -120,13 +131,13 @@ pub enum LegVerdict {
 }
 
 impl LegVerdict {
-    /// The answer of a leg that decides by `clock`, as of the instant of `demand`.
-    pub(crate) fn of(ready: ReadyAt<'_>, clock: Option<&Clock>, demand: Demand<'_>) -> Self {
-        match (ready.not_before(), clock) {
-            _ if ready.is_never() => Self::Never,
-            _ if ready.is_event() => Self::OnEvent,
-            (Some(at), Some(clock)) if at > demand.now(clock) => Self::After(clock.between(demand.now(clock), at)),
-            _ => Self::Admits,
+    /// The verdict of a leg that was looked at.
+    pub(crate) fn of(looked: Result<(), Refusal>) -> Self {
+        match looked.map_err(|refusal| refusal.wait()) {
+            Ok(()) => Self::Admits,
+            Err(Wait::Never) => Self::Never,
+            Err(Wait::Event { .. }) => Self::OnEvent,
+            Err(Wait::Until { nanos, .. }) => Self::After(Duration::from_nanos(nanos)),
         }
     }
 
@@ -152,37 +163,34 @@ impl LegDecision {
         }
     }
 
-    /// The answer of `limiter` as one leg, with the numbers of the first of its limiters. The name is empty if none of them has one.
-    pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, demand: Demand<'_>) -> Self {
-        let ready = limiter.ready_at(demand);
-        let mut decision = Self {
-            verdict: LegVerdict::of(ready, limiter.clock(), demand),
-            ..Self::admits()
-        };
-        let (ask, mut own) = (*demand.ask(), None);
-        limiter.visit_status(&mut |status: Status<'_>| {
-            if own.is_some() {
+    /// The numbers of `leg` for `demand`; the verdict is still to be set.
+    pub(crate) fn of(leg: &dyn Erased, demand: &Demand<'_>) -> Self {
+        let (ask, mut decision, mut first) = (*demand.ask(), Self::admits(), true);
+        leg.describe(&mut |own| {
+            if !std::mem::take(&mut first) {
                 return;
             }
-            own = Some(status.leg.into());
-            decision.units = match status.cost {
+            decision.leg = own.leg.into();
+            decision.units = match own.cost {
                 Some(cost) => ask.of(cost),
                 None => Some(ask.count()),
             };
-            (decision.available, decision.capacity) = match status.state {
+            (decision.available, decision.capacity) = match own.state {
                 State::Permits { limit, in_use, .. } => (Some(limit.saturating_sub(in_use)), Some(limit)),
                 State::Rate { limit, available, .. } => (Some(available), Some(limit)),
                 _ => (None, None),
             };
         });
-        let known = [ready.leg(), ready.event_leg()]
-            .into_iter()
-            .find(|name| !name.is_empty());
-        decision.leg = match limiter.name() {
-            Some(name) => name.into(),
-            None => own.or(known.map(Into::into)).unwrap_or_default(),
-        };
         decision
+    }
+
+    /// The answer of `leg` to `demand`.
+    pub(crate) fn of_leg(leg: &dyn Erased, demand: &Demand<'_>, looked: Result<(), Refusal>) -> Self {
+        let verdict = LegVerdict::of(looked);
+        Self {
+            verdict,
+            ..Self::of(leg, demand)
+        }
     }
 
     /// The answer of a source, with that of the first of its legs that refuses.
@@ -226,9 +234,11 @@ impl LegDecision {
 }
 
 impl Decision {
-    /// The first leg that refuses and is obeyed: the one that a refusal names.
+    /// The leg that a refusal names: of those that refuse and are obeyed the first that never admits, or else the first.
     pub fn refused_by(&self) -> Option<&LegDecision> {
-        self.legs.iter().find(|leg| leg.verdict.refuses() && !leg.shadow)
+        let mut refuse = self.legs.iter().filter(|leg| leg.verdict.refuses() && !leg.shadow);
+        let first = refuse.clone().next();
+        refuse.find(|leg| leg.verdict == LegVerdict::Never).or(first)
     }
 
     /// True when it would be admitted now.
@@ -240,11 +250,16 @@ impl Decision {
 /// A measured number of a leg.
 ///
 /// ```
-/// # use tollgate::policy::spec::LoadMetric;
+/// # use tollgate::policy::conditional::LoadMetric;
 /// assert_eq!(LoadMetric::of("use"), Some(LoadMetric::Use));
 /// assert!(LoadMetric::ALL.into_iter().all(|metric| LoadMetric::of(metric.name()) == Some(metric)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 #[non_exhaustive]
 pub enum LoadMetric {
     /// The part of it that is in use: of a semaphore, the part of its limit that is held now; of a rate, the units admitted per

@@ -1,18 +1,16 @@
 //! Several limiters of which one admits: the first that does.
 
-use super::all_or_nothing::LongTickets;
-use super::boxed::{BoxLimiter, Erased};
-use crate::core::ask::{Demand, Place};
+use crate::core::ask::{Ask, Demand, Waiting};
 use crate::core::decision::LegDecision;
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Reason, Refusal};
-use crate::core::status::Status;
-use crate::core::ticket::BoxTicket;
-use crate::sync::notify::Notify;
-use crate::sync::unwind::both;
-use crate::sync::wait_queue::{Permits, WaitQueue};
-use crate::time::{Clock, ClockReading};
+use crate::core::legs::Legs;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{LegName, Reason, Refusal, Wait};
+use crate::core::status::Description;
+use crate::core::ticket::{BoxTicket, Ticket};
+use crate::sync::unwind::each;
+use crate::sync::wait_queue::{Place, Watch};
 use std::fmt;
+use std::sync::Weak;
 
 /// A waterfall: takes from the first of several sources that admits, such as a plan, then credits, then pay-as-you-go.
 ///
@@ -46,70 +44,62 @@ use std::fmt;
 /// let policy = Policy::builder().limit(Semaphore::new(8)).limit(billing).on(&clock).build()?;
 ///
 /// let ask = Ask::one().cost(TOKENS, 400);
-/// let sources: Vec<_> = (0..2).map(|_| policy.try_admit(ask).unwrap().source().map(str::to_owned)).collect();
-/// assert_eq!(sources, [Some("plan".into()), Some("plan".into())]);
+/// let (_, billing) = policy.limiter();
+/// for _ in 0..2 {
+///     let permit = policy.try_admit(ask).unwrap();
+///     assert_eq!(billing.source(&permit.ticket().unwrap().1), "plan");
+/// }
 ///
 /// assert_eq!(policy.explain(ask).legs[1].source(), Some("credits"));
 /// let mut permit = policy.try_admit(ask).unwrap();
-/// assert_eq!(permit.source(), Some("credits"));
+/// assert_eq!(billing.source(&permit.ticket().unwrap().1), "credits");
 /// permit.settle(TOKENS, 100).unwrap();
 /// assert_eq!((plan.available(), credits.available()), (200, 400));
 /// # Ok::<(), tollgate::PolicyError>(())
 /// ```
 pub struct FirstOf {
     sources: Vec<Source>,
-    callbacks: Callbacks,
-    /// Sources in whose queues a policy waits for permits.
-    queues: usize,
-    /// Tells a policy that stands in the queue of another source. Of use with two of them.
-    notify: Notify,
-    long: Option<Box<LongTickets>>,
 }
 
-/// A ticket of it is the number of the source in the first word, and the source's own ticket behind.
 struct Source {
-    name: Box<str>,
-    limiter: Box<dyn Erased>,
-    words: usize,
+    name: LegName,
+    limiter: Legs,
+}
+
+/// The number of the source that admitted, and its ticket.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceTicket {
+    source: u64,
+    ticket: BoxTicket,
+}
+
+impl Ticket for SourceTicket {
+    const WORDS: usize = 1 + BoxTicket::WORDS;
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.source;
+        self.ticket.write(&mut words[1..]);
+    }
+    fn read(words: &[u64]) -> Self {
+        Self {
+            source: words[0],
+            ticket: BoxTicket::read(&words[1..]),
+        }
+    }
 }
 
 impl FirstOf {
     /// One source, asked first. `name` is that of its refusals.
-    pub fn new<L: Limiter + 'static>(name: impl Into<Box<str>>, limiter: L) -> Self {
-        let empty = Self {
-            sources: Vec::new(),
-            callbacks: Callbacks::NONE,
-            queues: 0,
-            notify: Notify::new(),
-            long: None,
-        };
-        empty.or(name, limiter)
+    pub fn new<L: Limiter + 'static>(name: impl Into<LegName>, limiter: L) -> Self {
+        Self { sources: Vec::new() }.or(name, limiter)
     }
 
     /// Adds a source, asked when all before it refuse.
     #[must_use]
-    pub fn or<L: Limiter + 'static>(mut self, name: impl Into<Box<str>>, limiter: L) -> Self {
-        let BoxLimiter {
-            limiter,
-            callbacks,
-            words,
-            ..
-        } = BoxLimiter::new(limiter);
-        let mut waits = false;
-        limiter.queues(&mut |queue| waits |= queue.permits() != Permits::None);
-        self.queues += usize::from(waits);
-        self.callbacks = Callbacks {
-            roll_back: self.callbacks.roll_back || callbacks.roll_back,
-            commit: self.callbacks.commit || callbacks.commit,
-            finish: self.callbacks.finish || callbacks.finish,
-        };
+    pub fn or<L: Limiter + 'static>(mut self, name: impl Into<LegName>, limiter: L) -> Self {
         self.sources.push(Source {
             name: name.into(),
-            limiter,
-            words,
+            limiter: Legs::new().and(limiter),
         });
-        let most = self.sources.iter().map(|source| source.words).max();
-        self.long = LongTickets::unless_fits(1 + most.unwrap_or(0), BoxTicket::WORDS_INLINE);
         self
     }
 
@@ -118,178 +108,156 @@ impl FirstOf {
         self.sources.iter().map(|source| &*source.name)
     }
 
-    fn reserve<'a>(&'a self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
-        let mut refused: Option<Refusal<'a>> = None;
+    /// The name of the source that an admission was taken from.
+    ///
+    /// ```
+    /// # use tollgate::{FirstOf, LimiterExt, Policy, Semaphore};
+    /// let lanes = FirstOf::new("fast lane", Semaphore::new(1)).or("slow lane", Semaphore::new(1));
+    /// let policy = Policy::new(lanes);
+    /// let permits = [policy.try_admit(1).unwrap(), policy.try_admit(1).unwrap()];
+    /// let sources = permits.each_ref().map(|permit| policy.limiter().source(permit.ticket().unwrap()));
+    /// assert_eq!(sources, ["fast lane", "slow lane"]);
+    /// ```
+    pub fn source(&self, ticket: &SourceTicket) -> &str {
+        &self.of(ticket).name
+    }
+
+    fn of(&self, ticket: &SourceTicket) -> &Source {
+        &self.sources[ticket.source as usize]
+    }
+
+    /// The refusal of all sources, in their order: the soonest of their waits, with its leg. `look` answers for one source; a fault of
+    /// the request ends the search.
+    fn first<T>(&self, mut look: impl FnMut(usize, &Source) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let mut soonest: Option<Refusal> = None;
         for (number, source) in self.sources.iter().enumerate() {
-            let refusal = match source.limiter.try_reserve(&demand, &mut words[1..]) {
-                Ok(()) => {
-                    words[0] = number as u64;
-                    return Ok(());
-                }
-                Err(refusal) => refusal.looked().named(&source.name),
+            let refusal = match look(number, source) {
+                Ok(admitted) => return Ok(admitted),
+                Err(refusal) => refusal.named(source.name),
             };
             if is_fault(refusal.reason()) {
                 return Err(refusal);
             }
-            refused = Some(refused.map_or(refusal, |before| before.or(refusal)));
+            soonest = Some(match soonest {
+                Some(first) if first.wait() <= refusal.wait() => first,
+                _ => refusal,
+            });
         }
-        match refused {
-            Some(refusal) => Err(refusal),
-            None => unreachable!("it has a source"),
+        // `new` makes one with a source.
+        Err(soonest.unwrap_or(Refusal::new(Reason::Misconfigured, LegName::NONE, Wait::Never)))
+    }
+
+    /// Looks at all sources, so that each tells when it could admit and a head joins the queues of all that refuse.
+    fn look_at_sources(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let mut next = || {};
+        match demand.place() {
+            Some(place) => place.for_either(|next| self.look_at_each(demand, next)),
+            None => self.look_at_each(demand, &mut next),
         }
     }
 
-    /// The earliest answer, and how many sources can admit such a demand at all.
-    fn earliest(&self, demand: Demand<'_>) -> (ReadyAt<'_>, usize) {
-        let (mut earliest, mut able): (Option<ReadyAt<'_>>, usize) = (None, 0);
-        for source in &self.sources {
-            let ready = source.limiter.ready_at(demand).named(&source.name);
-            let due = |at| source.limiter.clock().is_none_or(|clock| at <= demand.now(clock));
-            if !ready.is_event() && !ready.is_never() && ready.not_before().is_none_or(due) {
-                return (ReadyAt::NOW, 1);
-            }
-            let never = ready.never_admits(demand.units());
-            able += usize::from(never.is_none());
-            let is_last = never.is_some_and(|never| is_fault(never.reason()));
-            earliest = Some(earliest.map_or(ready, |before| match is_last {
-                true if before.is_never() => ready,
-                true => before,
-                false => before.or(ready),
-            }));
-            if is_last {
-                break;
-            }
-        }
-        (earliest.unwrap_or(ReadyAt::NOW), able)
+    fn look_at_each(&self, demand: &Demand<'_>, next: &mut dyn FnMut()) -> Result<(), Refusal> {
+        self.first(|_, source| {
+            let looked = source.limiter.look(demand);
+            next();
+            looked
+        })
     }
 
-    fn of<'a>(&'a self, words: &[u64]) -> &'a Source {
-        &self.sources[words[0] as usize]
-    }
-
-    /// Ends a ticket. What comes back may be what a policy waits for that stands in another queue.
-    fn end(&self, ticket: &BoxTicket, end: impl Fn(&Source, &[u64])) {
-        let end = |words: &[u64]| end(self.of(words), &words[1..]);
-        let give_back = || match &self.long {
-            None => end(ticket.words()),
-            Some(long) => long.end(ticket.words(), end),
-        };
-        match self.queues {
-            0 | 1 => give_back(),
-            _ => both(give_back, || self.notify.notify_all()),
+    fn explain(&self, demand: &Demand<'_>) -> Option<Result<(), Refusal>> {
+        let answers = demand.answers()?;
+        let mut sources = Vec::new();
+        let looked = self.first(|_, source| {
+            let before = answers.borrow().len();
+            let looked = source.limiter.look(demand);
+            let legs = answers.borrow_mut().drain(before..).collect();
+            sources.push(LegDecision::of_source(&source.name, legs));
+            looked
+        });
+        for source in &self.sources[sources.len()..] {
+            let before = answers.borrow().len();
+            // The answer is in `answers`.
+            let _ = source.limiter.look(demand);
+            let legs = answers.borrow_mut().drain(before..).collect();
+            sources.push(LegDecision::of_source(&source.name, legs));
         }
+        answers.borrow_mut().push(LegDecision::of_first(sources));
+        Some(looked)
     }
 }
 
-/// The request, or the program, is at fault: no other source makes up for it.
+/// True for a refusal that lies in the request, so that no other source may have it.
 fn is_fault(reason: Reason) -> bool {
     matches!(reason, Reason::Unpriced | Reason::Unkeyed | Reason::Misconfigured)
 }
 
 impl Limiter for FirstOf {
-    type Ticket = BoxTicket;
+    type Ticket = SourceTicket;
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
-        let mut ticket = BoxTicket::EMPTY;
-        match &self.long {
-            None => self.reserve(demand, ticket.words_mut())?,
-            Some(long) => long.fill(ticket.words_mut(), |words| self.reserve(demand, words))?,
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<SourceTicket, Refusal> {
+        self.first(|number, source| {
+            let ticket = source.limiter.try_reserve(demand)?;
+            let source = number as u64;
+            Ok(SourceTicket { source, ticket })
+        })
+    }
+
+    fn cancel(&self, ticket: SourceTicket) {
+        self.of(&ticket).limiter.cancel(ticket.ticket);
+    }
+
+    fn settle(&self, ticket: &mut SourceTicket, settlement: &Settlement) -> u32 {
+        self.of(ticket).limiter.settle(&mut ticket.ticket, settlement)
+    }
+
+    fn finish(&self, ticket: SourceTicket, outcome: Outcome) {
+        self.of(&ticket).limiter.finish(ticket.ticket, outcome);
+    }
+
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        if let Some(looked) = self.explain(demand) {
+            return looked;
         }
-        Ok(ticket)
-    }
-
-    fn cancel(&self, ticket: BoxTicket, now: &ClockReading) {
-        self.end(&ticket, |source, words| source.limiter.cancel(words, now));
-    }
-
-    fn commit(&self, ticket: &mut BoxTicket, now: &ClockReading) {
-        if !self.callbacks.commit {
-            return;
-        }
-        let commit = |words: &mut [u64]| self.of(words).limiter.commit(&mut words[1..], now);
-        match &self.long {
-            None => commit(ticket.words_mut()),
-            Some(long) => long.change(ticket.words(), commit),
-        }
-    }
-
-    fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
-        let settle = |words: &mut [u64]| self.of(words).limiter.settle(&mut words[1..], actual);
-        match &self.long {
-            None => settle(ticket.words_mut()),
-            Some(long) => long.change(ticket.words(), settle),
-        }
-    }
-
-    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: &ClockReading) {
-        self.end(&ticket, |source, words| source.limiter.finish(words, outcome, now));
-    }
-
-    fn forget(&self, ticket: BoxTicket) {
-        self.end(&ticket, |source, words| source.limiter.forget(words));
-    }
-
-    fn callbacks(&self) -> Callbacks {
-        self.callbacks
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        if self.queues > 1 {
-            demand.listen(&self.notify);
-        }
-        match self.earliest(demand) {
-            // Those ahead may be admitted by any of several.
-            (_, 2..) if demand.is_behind() => {
-                let place = demand.place().map(Place::at_the_front);
-                self.earliest(demand.placed(place.as_ref())).0
+        let looked = self.look_at_sources(demand);
+        match (&looked, demand.queue()) {
+            // Those ahead may be admitted by any of several: then only the request itself is judged.
+            (Err(refusal), Some(waiting)) if demand.ahead() > 0 && self.several_can(demand) => {
+                let ahead = &Ask::many(0);
+                let waiting = Waiting { ahead, ..*waiting };
+                let alone = demand.with_units(demand.units(), 0).in_queue(Some(&waiting));
+                self.look_at_sources(&alone).map_err(|own| match own.wait() {
+                    Wait::Never => *refusal,
+                    _ => own,
+                })
             }
-            (ready, _) => ready,
+            _ => looked,
         }
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        self.sources.iter().find_map(|source| source.limiter.clock())
+    fn leave(&self, place: &Place) {
+        each(self.sources.iter(), |source| source.limiter.leave(place));
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.sources.iter().for_each(|source| source.limiter.queues(visit));
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.sources.iter().for_each(|source| source.limiter.watch(watcher));
     }
 
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.sources.iter().for_each(|source| source.limiter.clocks(visit));
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         for source in &self.sources {
+            source.limiter.describe(&mut |leg| visit(leg.named(&source.name)));
+        }
+    }
+}
+
+impl FirstOf {
+    fn several_can(&self, demand: &Demand<'_>) -> bool {
+        let can = |source: &&Source| {
             source
                 .limiter
-                .visit_status(&mut |status| visit(status.named(&source.name)));
-        }
-    }
-
-    fn visit_sources<'a>(&'a self, ticket: &BoxTicket, visit: &mut dyn FnMut(&'a str)) {
-        let mut look = |words: &[u64]| {
-            let source = self.of(words);
-            visit(&source.name);
-            source.limiter.visit_sources(&words[1..], visit);
+                .look(demand)
+                .map_or_else(|no| no.wait() != Wait::Never, |()| true)
         };
-        match &self.long {
-            None => look(ticket.words()),
-            Some(long) => long.look(ticket.words(), look),
-        }
-    }
-
-    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
-        let sources = self.sources.iter().map(|source| {
-            let mut legs = Vec::new();
-            source.limiter.explain_legs(demand, &mut |leg| legs.push(leg));
-            LegDecision::of_source(&source.name, legs)
-        });
-        visit(LegDecision::of_first(sources.collect()));
-    }
-
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        self.sources.iter().all(|source| source.limiter.is_pristine(now))
+        self.sources.iter().filter(can).count() > 1
     }
 }
 

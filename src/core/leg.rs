@@ -1,263 +1,357 @@
-//! Adapters of legs: what a leg counts, its name, and how it is waited for.
+//! A limiter as a leg of a policy: its name, what it counts, and when it applies.
 
 use crate::core::ask::{Cost, Demand};
-use crate::core::decision::LegDecision;
-use crate::core::delegate::delegate;
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::Status;
-use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, ClockReading};
+use crate::core::condition::Condition;
+use crate::core::decision::{LegDecision, LegVerdict};
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{LegName, Reason, Refusal, Wait};
+use crate::core::status::Description;
+use crate::sync::shim::atomic::{AtomicU64, Ordering};
+use crate::sync::wait_queue::{Place, Watch};
+use crate::time::Instant;
+use std::fmt;
+use std::sync::Weak;
 
-/// The methods that every adapter here passes on.
-macro_rules! rest {
-    ($this:ident) => {
-        delegate!($this => $this.limiter; cancel commit finish forget callbacks finish_may_panic clock clocks queues visit_sources is_pristine);
-    };
+/// What a leg counts of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Price {
+    /// What the limiter around it is asked for: calls, unless that has a price.
+    #[default]
+    Units,
+    /// Calls.
+    Calls,
+    /// The units of a named cost. A request that does not name it is refused as [`Reason::Unpriced`].
+    Cost(Cost),
 }
 
-/// A leg that counts calls. Made by [`LimiterExt::per_call`](crate::LimiterExt::per_call).
+/// A limiter with a name, a price, and the conditions under which it applies. The methods of
+/// [`LimiterExt`](crate::LimiterExt) make one, and each sets one field.
 ///
 /// ```
-/// # use tollgate::{Ask, Cost, LimiterExt, Semaphore};
-/// # use std::sync::Arc;
-/// const BYTES: Cost = Cost::new("bytes");
-/// let calls = Arc::new(Semaphore::new(2));
-/// let limiter = Arc::clone(&calls).per_call();
-/// let permit = limiter.try_admit(Ask::one().cost(BYTES, 5_000)).unwrap();
-/// assert_eq!(calls.in_use(), 1);
-/// # drop(permit);
-/// ```
-#[derive(Debug)]
-pub struct PerCall<L> {
-    limiter: L,
-}
-
-impl<L> PerCall<L> {
-    pub(crate) fn new(limiter: L) -> Self {
-        Self { limiter }
-    }
-}
-
-impl<L: Limiter> Limiter for PerCall<L> {
-    type Ticket = L::Ticket;
-    #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        self.limiter.try_reserve(demand.per_call())
-    }
-    #[inline(always)]
-    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
-        self.limiter.refuses(demand.per_call())
-    }
-    fn admits(&self, demand: Demand<'_>) -> bool {
-        self.limiter.admits(demand.per_call())
-    }
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual.per_call())
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand.per_call())
-    }
-
-    delegate!(self => self.limiter; name visit_status);
-    rest!(self);
-}
-
-/// A leg that counts a named cost. Made by [`LimiterExt::per`](crate::LimiterExt::per).
-///
-/// ```
-/// # use tollgate::{Ask, Cost, LimiterExt, Quota, Reason, TokenBucket};
+/// # use tollgate::{Ask, Cost, LimiterExt, ManualClock, Quota, Reason, TokenBucket};
 /// const TOKENS: Cost = Cost::new("tokens");
-/// let limiter = TokenBucket::new(Quota::per_minute(6_000)).per(TOKENS);
-/// assert!(limiter.try_admit(Ask::one().cost(TOKENS, 500)).is_ok());
-/// // A cost that the ask does not name is refused, and not counted as zero.
-/// assert_eq!(limiter.try_admit(1).unwrap_err().reason(), Reason::Unpriced);
-/// ```
-#[derive(Debug)]
-pub struct Per<L> {
-    limiter: L,
-    cost: Cost,
-}
-
-impl<L> Per<L> {
-    pub(crate) fn new(limiter: L, cost: Cost) -> Self {
-        Self { limiter, cost }
-    }
-}
-
-impl<L: Limiter> Limiter for Per<L> {
-    type Ticket = L::Ticket;
-    #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        match demand.per(self.cost) {
-            Some(demand) => self.limiter.try_reserve(demand),
-            None => Err(Refusal::new(Reason::Unpriced, self.cost.name(), 0, Wait::Never)),
-        }
-    }
-    #[inline(always)]
-    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
-        self.limiter.refuses(demand.per(self.cost)?)
-    }
-    fn admits(&self, demand: Demand<'_>) -> bool {
-        demand.per(self.cost).is_some_and(|demand| self.limiter.admits(demand))
-    }
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual.per(self.cost))
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        match demand.per(self.cost) {
-            Some(demand) => self.limiter.ready_at(demand),
-            None => ReadyAt::never_for(Reason::Unpriced, self.cost.name(), 0),
-        }
-    }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(&mut |status| visit(status.per(self.cost)));
-    }
-
-    delegate!(self => self.limiter; name);
-    rest!(self);
-}
-
-/// A leg under a name. Made by [`LimiterExt::named`](crate::LimiterExt::named).
-///
-/// ```
-/// # use tollgate::{LimiterExt, Quota, Semaphore, TokenBucket};
-/// let limiter = Semaphore::new(1).named("in flight").and(TokenBucket::new(Quota::per_second(1)).named("rate"));
-/// let _permit = limiter.try_admit(1).unwrap();
-/// assert_eq!(limiter.try_admit(1).unwrap_err().leg(), "in flight");
-/// ```
-#[derive(Debug)]
-pub struct Named<L> {
-    limiter: L,
-    name: Box<str>,
-}
-
-impl<L> Named<L> {
-    pub(crate) fn new(limiter: L, name: Box<str>) -> Self {
-        Self { limiter, name }
-    }
-}
-
-impl<L: Limiter> Limiter for Named<L> {
-    type Ticket = L::Ticket;
-    #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        self.limiter
-            .try_reserve(demand)
-            .map_err(|refusal| refusal.named(&self.name).through(self))
-    }
-    #[inline(always)]
-    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
-        let refusal = self.limiter.refuses(demand)?;
-        Some(refusal.named(&self.name).through(self))
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand).named(&self.name)
-    }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(&mut |status| visit(status.named(&self.name)));
-    }
-    fn name(&self) -> Option<&str> {
-        Some(&self.name)
-    }
-    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
-        let (mut legs, mut of_first) = (0, None);
-        self.limiter.explain_legs(demand, &mut |leg| {
-            legs += 1;
-            of_first = Some(leg).filter(|leg| legs == 1 && !leg.sources.is_empty());
-        });
-        visit(match of_first {
-            Some(leg) => LegDecision {
-                leg: self.name.clone(),
-                ..leg
-            },
-            None => LegDecision::of(self, demand),
-        });
-    }
-
-    delegate!(self => self.limiter; admits settle);
-    rest!(self);
-}
-
-/// A leg that is not waited for. Made by [`LimiterExt::at_once`](crate::LimiterExt::at_once).
-///
-/// ```
-/// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 /// let clock = ManualClock::new();
-/// let rate = TokenBucket::new(Quota::per_hour(1)).on(&clock).at_once();
-/// let policy = Policy::builder().limit(rate).limit(Semaphore::new(4)).on(&clock).build().unwrap();
-/// drop(policy.try_admit(1).unwrap());
-/// // Waits for permits, and not for an hour.
-/// assert_eq!(clock.run(policy.admit(1)).unwrap_err().reason(), Reason::RateExceeded);
-/// ```
-#[derive(Debug)]
-pub struct AtOnce<L> {
-    limiter: L,
-}
-
-impl<L> AtOnce<L> {
-    pub(crate) fn new(limiter: L) -> Self {
-        Self { limiter }
-    }
-}
-
-impl<L: Limiter> Limiter for AtOnce<L> {
-    type Ticket = L::Ticket;
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand).at_once()
-    }
-
-    delegate!(self => self.limiter; try_reserve refuses admits settle name visit_status);
-    rest!(self);
-}
-
-/// A leg whose larger limits are waited for. Made by
-/// [`LimiterExt::wait_for_raise`](crate::LimiterExt::wait_for_raise).
+/// let leg = TokenBucket::new(Quota::per_minute(1_000)).on(&clock).per(TOKENS).named("tokens per minute");
+/// assert!(leg.try_admit(Ask::one().cost(TOKENS, 600)).is_ok());
+/// let refused = leg.try_admit(Ask::one().cost(TOKENS, 600)).unwrap_err();
+/// assert_eq!((refused.leg(), refused.reason()), ("tokens per minute", Reason::RateExceeded));
+/// assert_eq!(leg.limiter().available(), 400);
 ///
+/// // Tries a limit out: it counts what it would refuse.
+/// let trial = TokenBucket::new(Quota::per_minute(1)).on(&clock).shadow();
+/// assert!((0..5).all(|_| trial.try_admit(1).is_ok()));
+/// assert_eq!(trial.shadow_stats().unwrap().refused, 4);
 /// ```
-/// # use tollgate::{LimiterExt, Policy, Semaphore};
-/// # use std::sync::Arc;
-/// let permits = Arc::new(Semaphore::new(1));
-/// let policy = Policy::new(Arc::clone(&permits).wait_for_raise());
-/// std::thread::scope(|scope| {
-///     // More than the limit, and not refused as oversized.
-///     let waiter = scope.spawn(|| policy.admit_blocking(2).is_ok());
-///     permits.set_limit(2);
-///     assert!(waiter.join().unwrap());
-/// });
-/// ```
-#[derive(Debug)]
-pub struct WaitForRaise<L> {
+pub struct Leg<L> {
     limiter: L,
+    name: LegName,
+    price: Price,
+    at_once: bool,
+    when: Option<Box<dyn Condition>>,
+    shadow: Option<Box<Shadow>>,
 }
 
-impl<L> WaitForRaise<L> {
-    pub(crate) fn new(limiter: L) -> Self {
-        Self { limiter }
+/// What a leg in shadow mode has counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ShadowStats {
+    /// The requests that it admitted.
+    pub admitted: u64,
+    /// The requests that it would have refused.
+    pub refused: u64,
+    /// Those of them that it would have refused at any later time as well.
+    pub refused_for_good: u64,
+}
+
+// Relaxed throughout: statistics.
+#[derive(Default)]
+struct Shadow {
+    admitted: AtomicU64,
+    refused: AtomicU64,
+    for_good: AtomicU64,
+}
+
+impl Shadow {
+    fn stats(&self) -> ShadowStats {
+        ShadowStats {
+            admitted: self.admitted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            refused_for_good: self.for_good.load(Ordering::Relaxed),
+        }
     }
 }
 
-impl<L: Limiter> Limiter for WaitForRaise<L> {
-    type Ticket = L::Ticket;
-    #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        self.limiter.try_reserve(demand).map_err(|refusal| {
-            let refusal = refusal.judged();
-            match refusal.reason() {
-                Reason::Oversized => refusal.with_wait(Wait::Event),
-                _ => refusal.through(self),
-            }
-        })
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let ready = self.limiter.ready_at(demand);
-        // A raise does not change a refusal for another reason.
-        match ready.never_admits(demand.units()) {
-            Some(never) if never.reason() == Reason::Oversized => ReadyAt::on_raise(ready.leg()),
-            _ => ready,
+impl<L: Limiter> Leg<L> {
+    /// `limiter` as it is.
+    pub fn new(limiter: L) -> Self {
+        Self {
+            limiter,
+            name: LegName::NONE,
+            price: Price::Units,
+            at_once: false,
+            when: None,
+            shadow: None,
         }
     }
 
-    delegate!(self => self.limiter; settle name visit_status);
-    rest!(self);
+    /// Refusals carry this name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<LegName>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn price(self, price: Price) -> Self {
+        Self { price, ..self }
+    }
+
+    /// It counts calls.
+    #[must_use]
+    pub fn per_call(self) -> Self {
+        self.price(Price::Calls)
+    }
+
+    /// It counts `cost`.
+    #[must_use]
+    pub fn per(self, cost: Cost) -> Self {
+        self.price(Price::Cost(cost))
+    }
+
+    /// It counts the requests that it would refuse, and refuses none.
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.shadow = Some(Box::default());
+        self
+    }
+
+    /// A policy does not wait for it: see [`LimiterExt::at_once`](crate::LimiterExt::at_once).
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        let at_once = true;
+        Self { at_once, ..self }
+    }
+
+    /// It applies only while `condition` holds: see [`LimiterExt::when`](crate::LimiterExt::when).
+    #[must_use]
+    pub fn when(mut self, condition: impl Condition + 'static) -> Self {
+        self.when = Some(Box::new(condition));
+        self
+    }
+
+    /// The limiter.
+    pub fn limiter(&self) -> &L {
+        &self.limiter
+    }
+
+    /// The name, empty unless one was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it has counted; `None` unless it is in shadow mode.
+    pub fn shadow_stats(&self) -> Option<ShadowStats> {
+        self.shadow.as_ref().map(|shadow| shadow.stats())
+    }
+
+    #[inline(always)]
+    fn priced<'a>(&self, demand: &Demand<'a>) -> Result<Demand<'a>, Refusal> {
+        match self.price {
+            Price::Units => Ok(*demand),
+            Price::Calls => Ok(demand.per_call()),
+            Price::Cost(cost) => match demand.per(cost) {
+                Some(demand) => Ok(demand),
+                None => Err(unpriced(cost)),
+            },
+        }
+    }
+
+    /// The refusal as this leg's own, with the end of its condition; `None` where it does not count.
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, refusal: Refusal, demand: &Demand<'_>) -> Option<Refusal> {
+        if let Some(shadow) = &self.shadow {
+            shadow.refused.fetch_add(1, Ordering::Relaxed);
+            if refusal.reason().is_permanent() {
+                shadow.for_good.fetch_add(1, Ordering::Relaxed);
+            }
+            return None;
+        }
+        Some(self.own(refusal, demand))
+    }
+
+    fn own(&self, refusal: Refusal, demand: &Demand<'_>) -> Refusal {
+        let refusal = refusal.named(self.name);
+        let refusal = match &self.when {
+            Some(when) => until_end(refusal, when.as_ref(), demand),
+            None => refusal,
+        };
+        match self.at_once {
+            true => refusal.at_once(),
+            false => refusal,
+        }
+    }
+
+    /// Looks at the limiter; a head that joins its queue waits there until the condition ends, at most.
+    fn look_inside(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let ends = self.when.as_ref().and_then(|when| when.ends(demand));
+        match (ends, demand.place()) {
+            (Some(ends), Some(place)) => place.at_most_until(ends, || self.limiter.look(demand)),
+            _ => self.limiter.look(demand),
+        }
+    }
+
+    fn applies(&self, demand: &Demand<'_>) -> bool {
+        self.when.as_ref().is_none_or(|when| when.applies(demand))
+    }
+
+    /// Writes the answer of this leg in place of the `inner` answers: one under its own name, also for a composite inside.
+    fn explain(&self, looked: Option<Result<(), Refusal>>, demand: &Demand<'_>, inner: Vec<LegDecision>) {
+        let Some(answers) = demand.answers() else { return };
+        let mut decision = LegDecision::of(self, demand);
+        // The numbers are those of the source that it would be taken from.
+        if let Ok([only]) = <[LegDecision; 1]>::try_from(inner) {
+            (decision.available, decision.capacity, decision.sources) = (only.available, only.capacity, only.sources);
+        }
+        decision.verdict = match looked {
+            None => LegVerdict::Idle,
+            Some(looked) => LegVerdict::of(looked),
+        };
+        decision.shadow = self.shadow.is_some();
+        decision.when = self.when.as_ref().and_then(|when| when.measured(demand));
+        answers.borrow_mut().push(decision);
+    }
+}
+
+#[cold]
+fn unpriced(cost: Cost) -> Refusal {
+    Refusal::new(Reason::Unpriced, cost.name(), Wait::Never)
+}
+
+/// The refusal of a leg that applies only for a while: when the condition ends, it admits.
+fn until_end(refusal: Refusal, when: &dyn Condition, demand: &Demand<'_>) -> Refusal {
+    let ends = when.ends(demand);
+    let bounded = match (refusal.wait(), ends) {
+        // Larger than the limit, as long as the limit applies: somewhen it does not.
+        (Wait::Never, _) if refusal.reason() != Reason::Oversized || !when.may_end() => return refusal,
+        (Wait::Never, None) => Wait::EVENT,
+        (wait, None) => wait,
+        (wait, Some(ends)) => match wait.not_before().is_some_and(|at| at <= ends_at(ends)) {
+            true => wait,
+            false => ends,
+        },
+    };
+    match refusal.wait() {
+        Wait::Never => refusal.with_reason(Reason::RateExceeded).with_wait(bounded),
+        _ => refusal.with_wait(bounded),
+    }
+}
+
+fn ends_at(ends: Wait) -> Instant {
+    ends.not_before().unwrap_or(Instant::MAX)
+}
+
+impl<L: Limiter> Limiter for Leg<L> {
+    /// `None` of a leg that took no part.
+    type Ticket = Option<L::Ticket>;
+
+    #[inline(always)]
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+        if self.when.is_some() && !self.applies(demand) {
+            return Ok(None);
+        }
+        match self.priced(demand).and_then(|part| self.limiter.try_reserve(&part)) {
+            Ok(ticket) => {
+                if let Some(shadow) = &self.shadow {
+                    shadow.admitted.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Some(ticket))
+            }
+            Err(refusal) => self.refused(refusal, demand).map_or(Ok(None), Err),
+        }
+    }
+
+    #[inline(always)]
+    fn cancel(&self, ticket: Self::Ticket) {
+        if let Some(ticket) = ticket {
+            self.limiter.cancel(ticket);
+        }
+    }
+
+    #[inline(always)]
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
+        if let Some(ticket) = ticket {
+            self.limiter.finish(ticket, outcome);
+        }
+    }
+
+    fn settle(&self, ticket: &mut Self::Ticket, settlement: &Settlement) -> u32 {
+        let settlement = match self.price {
+            Price::Units => *settlement,
+            Price::Calls => settlement.per_call(),
+            Price::Cost(cost) => settlement.per(cost),
+        };
+        match ticket {
+            Some(ticket) => self.limiter.settle(ticket, &settlement),
+            // It took no part, so nothing is left to correct.
+            None => u32::from(settlement.actual().is_some()),
+        }
+    }
+
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        if !self.applies(demand) {
+            self.explain(None, demand, Vec::new());
+            return Ok(());
+        }
+        let before = demand.answers().map(|answers| answers.borrow().len());
+        let looked = self.priced(demand).and_then(|part| self.look_inside(&part));
+        let looked = looked.map_err(|refusal| self.own(refusal, demand));
+        if let (Some(before), Some(answers)) = (before, demand.answers()) {
+            let inner = answers.borrow_mut().drain(before..).collect();
+            self.explain(Some(looked), demand, inner);
+        }
+        match self.shadow {
+            Some(_) => Ok(()),
+            None => looked,
+        }
+    }
+
+    fn leave(&self, place: &Place) {
+        self.limiter.leave(place);
+    }
+
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.limiter.watch(watcher);
+        if let Some(when) = &self.when {
+            when.watch(watcher);
+        }
+    }
+
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.limiter.describe(&mut |leg| {
+            let leg = match self.price {
+                Price::Cost(cost) if leg.cost.is_none() => leg.per(cost),
+                _ => leg,
+            };
+            let leg = match self.name.is_empty() {
+                true => leg,
+                false => leg.named(&self.name),
+            };
+            visit(match self.when.as_ref().and_then(|when| when.clock()) {
+                Some(clock) if leg.clock.is_none() => leg.on(clock),
+                _ => leg,
+            });
+        });
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for Leg<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leg")
+            .field("name", &self.name)
+            .field("price", &self.price)
+            .field("limiter", &self.limiter)
+            .finish_non_exhaustive()
+    }
 }

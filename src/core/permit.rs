@@ -4,71 +4,9 @@ use crate::core::ask::Cost;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::ticket::Ticket;
 use crate::sync::unwind::quietly;
-use crate::time::ClockReading;
 use std::fmt;
 use std::mem::{ManuallyDrop, needs_drop};
 use std::thread::panicking;
-
-/// An admission after phase 1, not started yet. Dropping it gives everything back.
-///
-/// ```
-/// # use tollgate::{LimiterExt, Semaphore};
-/// let semaphore = Semaphore::new(1);
-/// let reserved = semaphore.reserve(1).unwrap();
-/// assert!(semaphore.try_admit(1).is_err());
-/// drop(reserved); // Nothing has started.
-/// let permit = semaphore.reserve(1).unwrap().commit();
-/// assert_eq!(semaphore.in_use(), 1);
-/// # drop(permit);
-/// ```
-#[must_use = "dropping a reservation cancels it"]
-pub struct Reservation<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
-    limiter: L,
-    ticket: Option<T>,
-}
-
-impl<L: Limiter> Reservation<L> {
-    #[inline]
-    pub(crate) fn new(limiter: L, ticket: L::Ticket) -> Self {
-        Self {
-            limiter,
-            ticket: Some(ticket),
-        }
-    }
-}
-
-impl<L: Limiter + Clone> Reservation<L> {
-    /// Starts the work.
-    #[inline]
-    pub fn commit(mut self) -> Permit<L> {
-        let limiter = self.limiter.clone();
-        // The ticket leaves before anything else runs: from here on the permit owns it, also if the commit panics.
-        let mut permit = Permit::with(limiter, self.ticket.take());
-        if let Some(ticket) = &mut permit.ticket {
-            self.limiter.commit(ticket, &ClockReading::new());
-        }
-        permit
-    }
-}
-
-impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Reservation<L, T> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            if self.limiter.finish_may_panic() && panicking() {
-                quietly(|| self.limiter.cancel(ticket, &ClockReading::new()));
-            } else {
-                self.limiter.cancel(ticket, &ClockReading::new());
-            }
-        }
-    }
-}
-
-impl<L: Limiter> fmt::Debug for Reservation<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").finish_non_exhaustive()
-    }
-}
 
 /// Work may run while this lives. Dropping it finishes the work as [`Outcome::Ignored`].
 ///
@@ -86,8 +24,7 @@ impl<L: Limiter> fmt::Debug for Reservation<L> {
 /// assert_eq!(in_flight.in_use(), 0);
 /// ```
 #[must_use = "dropping a permit ends its work: capacity that it holds comes back, tokens of a rate do not"]
-// A long ticket comes first: the wide parts in which a permit is moved are then those in which its ticket was emptied. A part
-// that was written in two would make the move wait for both writes.
+// The ticket comes first: a long one is written where it stays.
 #[repr(C)]
 pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     ticket: Option<T>,
@@ -97,18 +34,8 @@ pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
 impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     #[inline(always)]
     pub(crate) fn new(limiter: L, ticket: T) -> Self {
-        Self::with(limiter, Some(ticket))
-    }
-
-    #[inline(always)]
-    pub(crate) fn with(limiter: L, ticket: Option<T>) -> Self {
-        Self { limiter, ticket }
-    }
-
-    /// The permit to be, before anything has been taken.
-    #[inline(always)]
-    pub(crate) fn before(limiter: L) -> Self {
-        Self::with(limiter, None)
+        let ticket = Some(ticket);
+        Self { ticket, limiter }
     }
 
     /// The limiter that admitted.
@@ -117,38 +44,74 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
         &self.limiter
     }
 
-    /// The source that the units were taken from, where a [`FirstOf`](crate::FirstOf) chose among several. Of several such legs that of
-    /// the first.
-    ///
-    /// ```
-    /// # use tollgate::{FirstOf, LimiterExt, Policy, Semaphore};
-    /// let lanes = FirstOf::new("fast lane", Semaphore::new(1)).or("slow lane", Semaphore::new(1));
-    /// let policy = Policy::new(lanes);
-    /// let (first, second) = (policy.try_admit(1).unwrap(), policy.try_admit(1).unwrap());
-    /// assert_eq!((first.source(), second.source()), (Some("fast lane"), Some("slow lane")));
-    /// ```
-    pub fn source(&self) -> Option<&str> {
-        let mut source = None;
-        self.limiter.visit_sources(self.ticket.as_ref()?, &mut |name| {
-            source.get_or_insert(name);
-        });
-        source
+    /// The ticket of the admission, for limiters that answer questions about one: see [`FirstOf::source`](crate::FirstOf::source).
+    #[inline]
+    pub fn ticket(&self) -> Option<&T> {
+        self.ticket.as_ref()
+    }
+
+    /// The ticket, for a limiter that merges and splits permits.
+    #[inline]
+    pub(crate) fn ticket_mut(&mut self) -> &mut Option<T> {
+        &mut self.ticket
     }
 
     /// The same permit with another handle of its limiter.
     #[inline]
     pub(crate) fn owned_by<M: Limiter<Ticket = T>>(mut self, limiter: M) -> Permit<M, T> {
-        Permit::with(limiter, self.ticket.take())
+        let ticket = self.ticket.take();
+        Permit { ticket, limiter }
     }
 
+    /// The ticket, for a limiter around this one whose permit takes its place.
     #[inline]
-    pub(crate) fn ticket(&self) -> &Option<T> {
-        &self.ticket
+    pub(crate) fn into_ticket(mut self) -> Option<T> {
+        self.ticket.take()
     }
 
-    #[inline]
-    pub(crate) fn ticket_mut(&mut self) -> &mut Option<T> {
-        &mut self.ticket
+    /// This permit as one of `outer`, a limiter around the one that admitted: for a limiter of your own that records admissions which
+    /// others made. `ticket` makes the ticket of `outer`, which holds the given one. The work then ends at `outer`.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # use tollgate::{Demand, Description, Limiter, LimiterExt, Outcome, Permit, Refusal, Semaphore};
+    /// /// Counts the admissions that have ended.
+    /// struct Counts<'a>(&'a Semaphore, &'a AtomicU64);
+    ///
+    /// impl Limiter for Counts<'_> {
+    ///     type Ticket = (u64, <Semaphore as Limiter>::Ticket);
+    ///     fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+    ///         Ok((1, self.0.try_reserve(demand)?))
+    ///     }
+    ///     fn cancel(&self, (_, ticket): Self::Ticket) {
+    ///         self.0.cancel(ticket);
+    ///     }
+    ///     fn finish(&self, (count, ticket): Self::Ticket, outcome: Outcome) {
+    ///         self.1.fetch_add(count, Ordering::Relaxed);
+    ///         self.0.finish(ticket, outcome);
+    ///     }
+    ///     fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+    ///         self.0.look(demand)
+    ///     }
+    ///     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+    ///         self.0.describe(visit);
+    ///     }
+    /// }
+    ///
+    /// let (gate, ended) = (Semaphore::new(1), AtomicU64::new(0));
+    /// let permit: Permit<&Semaphore> = gate.try_admit(1)?;
+    /// drop(permit.wrapped_by(Counts(&gate, &ended), |ticket| (1, ticket)));
+    /// assert_eq!((gate.in_use(), ended.into_inner()), (0, 1));
+    /// # Ok::<(), tollgate::Refusal>(())
+    /// ```
+    pub fn wrapped_by<O: Limiter>(mut self, outer: O, ticket: impl FnOnce(T) -> O::Ticket) -> Permit<O> {
+        // Should `ticket` panic, the work ends at the limiter that admitted.
+        let wrapped = self.ticket.map(ticket);
+        self.ticket = None;
+        Permit {
+            ticket: wrapped,
+            limiter: outer,
+        }
     }
 
     /// Ends the work and says how it ended.
@@ -158,13 +121,24 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
             // Then nothing is left to drop: the usual end need not have the permit in memory for it.
             let ended = ManuallyDrop::new(self);
             if let Some(ticket) = ended.ticket {
-                ended.limiter.finish(ticket, outcome, &ClockReading::new());
+                ended.limiter.finish(ticket, outcome);
             }
-        } else if let Some(ticket) = self.ticket {
-            // Gone before anything else runs: should that panic, the permit has ended all the same. Not taken out by
-            // moving it, which would be through memory.
-            self.ticket = None;
-            self.limiter.finish(ticket, outcome, &ClockReading::new());
+        } else if let Some(ticket) = self.ticket.take() {
+            self.limiter.finish(ticket, outcome);
+        }
+    }
+
+    /// Gives everything back, as if the work had never been admitted: it has not started.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Quota, TokenBucket};
+    /// let bucket = TokenBucket::new(Quota::per_second(10)).on(&ManualClock::new());
+    /// bucket.try_admit(6).unwrap().cancel();
+    /// assert_eq!(bucket.available(), 10);
+    /// ```
+    pub fn cancel(mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.limiter.cancel(ticket);
         }
     }
 
@@ -191,9 +165,9 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn settle(&mut self, cost: Cost, actual: u64) -> Result<u32, UnknownCost> {
-        let reading = ClockReading::new();
+        let settlement = Settlement::new(cost, actual);
         let legs = match &mut self.ticket {
-            Some(ticket) => self.limiter.settle(ticket, Settlement::new(cost, actual, &reading)),
+            Some(ticket) => self.limiter.settle(ticket, &settlement),
             None => 0,
         };
         if legs == 0 { Err(UnknownCost { cost }) } else { Ok(legs) }
@@ -201,10 +175,8 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
 
     /// Never gives the permit back: the capacity that it holds is gone for good.
     #[inline]
-    pub fn forget(mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.limiter.forget(ticket);
-        }
+    pub fn forget(self) {
+        self.finish(Outcome::Forgotten);
     }
 }
 
@@ -234,11 +206,11 @@ impl<L: Limiter + Clone> Permit<&L> {
 impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(ticket) = &self.ticket {
-            if self.limiter.finish_may_panic() && panicking() {
-                quietly(|| self.limiter.finish_in(ticket, Outcome::Ignored, &ClockReading::new()));
+        if let Some(ticket) = self.ticket {
+            if panicking() {
+                quietly(|| self.limiter.finish(ticket, Outcome::Ignored));
             } else {
-                self.limiter.finish_in(ticket, Outcome::Ignored, &ClockReading::new());
+                self.limiter.finish(ticket, Outcome::Ignored);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The status of limiters, for a page, a metric or a header: snapshots, leg by leg, of any limiter or policy.
 //!
 //! ```
-//! use tollgate::status::{Status, State};
+//! use tollgate::status::State;
 //! use tollgate::{Limiter, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
 //!
 //! let policy = Policy::builder()
@@ -11,9 +11,9 @@
 //! let _permit = policy.try_admit(1).unwrap();
 //!
 //! let mut seen = Vec::new();
-//! policy.visit_status(&mut |status: Status<'_>| match status.state {
-//!     State::Permits { limit, in_use, .. } => seen.push(format!("{}: {in_use} of {limit}", status.leg)),
-//!     State::Rate { limit, available, .. } => seen.push(format!("{}: {available} of {limit} left", status.leg)),
+//! policy.describe(&mut |leg| match leg.state {
+//!     State::Permits { limit, in_use, .. } => seen.push(format!("{}: {in_use} of {limit}", leg.leg)),
+//!     State::Rate { limit, available, .. } => seen.push(format!("{}: {available} of {limit} left", leg.leg)),
 //!     _ => {}
 //! });
 //! assert_eq!(seen, ["requests: 59 of 60 left", "in flight: 1 of 4"]);
@@ -21,57 +21,114 @@
 //! ```
 
 use crate::core::ask::Cost;
+use crate::time::Clock;
 use std::time::Duration;
 
-/// The status of one leg.
+/// What one leg is, and how it stands: shown by [`Limiter::describe`](crate::Limiter::describe).
 ///
 /// ```
-/// # use tollgate::status::{State, Status};
+/// # use tollgate::status::{Description, State};
 /// # use tollgate::{Cost, Limiter, LimiterExt, Semaphore};
 /// const BYTES: Cost = Cost::new("bytes");
 /// let gate = Semaphore::new(100).per(BYTES).named("memory");
 /// let mut seen = None;
-/// gate.visit_status(&mut |status| seen = Some((status.leg == "memory", status.kind, status.cost)));
+/// gate.describe(&mut |leg| seen = Some((leg.leg == "memory", leg.kind, leg.cost)));
 /// assert_eq!(seen, Some((true, "semaphore", Some(BYTES))));
 ///
 /// // A limiter of your own makes one.
-/// let mine = Status::new("mine", "gate", State::Queue { waiting: 2 }).per(BYTES);
+/// let mine = Description::new("gate").state(State::Queue { waiting: 2 }).per(BYTES);
 /// assert_eq!((mine.named("other").leg, mine.cost), ("other", Some(BYTES)));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Status<'a> {
+pub struct Description<'a> {
     /// Its name, as refusals have it.
     pub leg: &'a str,
     /// Its kind, in lower case: `semaphore`, `token_bucket`, `breaker`.
     pub kind: &'static str,
     /// The cost that it counts; calls if none.
     pub cost: Option<Cost>,
+    /// The clock by which it decides, if it decides by one.
+    pub clock: Option<&'a Clock>,
     /// Its numbers.
     pub state: State,
+    /// True when it equals one just made: nothing is held or awaited, all units that were taken have come back, no setting has been
+    /// changed, and there is no other handle of it. [`Keyed`](crate::Keyed) drops such a limiter when it needs the room, and makes a new
+    /// one when the key comes back.
+    pub is_as_new: bool,
+    /// The queue of waiters to which it hands units over.
+    pub(crate) hands_over: Option<usize>,
+    /// Whose permits an admission holds until its work ends.
+    pub(crate) permits_of: Option<usize>,
 }
 
-impl<'a> Status<'a> {
-    /// A leg that counts calls.
-    pub fn new(leg: &'a str, kind: &'static str, state: State) -> Self {
+impl<'a> Description<'a> {
+    /// A leg of this kind that counts calls, is called as its kind, decides without a clock, shows no numbers, and is not as new.
+    pub fn new(kind: &'static str) -> Self {
         Self {
-            leg,
+            leg: kind,
             kind,
             cost: None,
-            state,
+            clock: None,
+            state: State::Unknown,
+            is_as_new: false,
+            hands_over: None,
+            permits_of: None,
         }
     }
 
-    /// The same under another name of the leg.
+    /// The same under the name that it was given.
     #[must_use]
-    pub fn named<'b>(self, leg: &'b str) -> Status<'b> {
-        Status { leg, ..self }
+    pub fn named<'b>(self, leg: &'b str) -> Description<'b>
+    where
+        'a: 'b,
+    {
+        Description { leg, ..self }
     }
 
-    /// The same, counting `cost`.
+    /// The same of a leg that counts `cost`.
     #[must_use]
     pub fn per(mut self, cost: Cost) -> Self {
         self.cost = Some(cost);
+        self
+    }
+
+    /// The same of a leg that decides by `clock`.
+    #[must_use]
+    pub fn on<'b>(self, clock: &'b Clock) -> Description<'b>
+    where
+        'a: 'b,
+    {
+        let clock = Some(clock);
+        Description { clock, ..self }
+    }
+
+    /// The same with these numbers.
+    #[must_use]
+    pub fn state(mut self, state: State) -> Self {
+        self.state = state;
+        self
+    }
+
+    /// The same of a leg that hands units over to `queue`. Such a leg stands at most once in a policy.
+    #[must_use]
+    pub(crate) fn hands_over_to<Q>(mut self, queue: &Q) -> Self {
+        self.hands_over = Some(std::ptr::from_ref(queue).addr());
+        self
+    }
+
+    /// The same of a leg whose admissions hold permits of `owner` until their work ends: a pool then refuses the wait of a task that holds
+    /// such permits for a task that needs them. Legs that share their permits name the same owner.
+    #[must_use]
+    pub fn holds_permits_of<T>(mut self, owner: &T) -> Self {
+        self.permits_of = Some(std::ptr::from_ref(owner).addr());
+        self
+    }
+
+    /// The same of a leg that is as new, or is not.
+    #[must_use]
+    pub fn as_new(mut self, is_as_new: bool) -> Self {
+        self.is_as_new = is_as_new;
         self
     }
 }
@@ -84,12 +141,14 @@ impl<'a> Status<'a> {
 /// let gate = Semaphore::new(2);
 /// let _held = gate.try_acquire();
 /// let mut state = None;
-/// gate.visit_status(&mut |status| state = Some(status.state));
+/// gate.describe(&mut |leg| state = Some(leg.state));
 /// assert_eq!(state, Some(State::Permits { limit: 2, in_use: 1, waiting: 0 }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum State {
+    /// None are shown.
+    Unknown,
     /// Permits that come back.
     Permits {
         /// The number of permits.

@@ -3,8 +3,6 @@
 //! A statically composed policy keeps its legs' tickets in a tuple. A boxed one cannot know their types, so it writes
 //! them into one inline buffer of [`BoxTicket::WORDS`] words: that is why a ticket can be written and read back.
 
-use std::num::NonZeroU64;
-
 /// The memory of one admission: plain words, copied freely, dropped without effect.
 ///
 /// The permit that carries a ticket guarantees that it is used once.
@@ -61,19 +59,6 @@ impl Ticket for u64 {
     }
 }
 
-impl<A: Ticket, B: Ticket> Ticket for (A, B) {
-    const WORDS: usize = A::WORDS + B::WORDS;
-    #[inline(always)]
-    fn write(&self, words: &mut [u64]) {
-        self.0.write(words);
-        self.1.write(&mut words[A::WORDS..]);
-    }
-    #[inline(always)]
-    fn read(words: &[u64]) -> Self {
-        (A::read(words), B::read(&words[A::WORDS..]))
-    }
-}
-
 /// The ticket of a limiter that may have taken no part in the admission.
 impl<T: Ticket> Ticket for Option<T> {
     const WORDS: usize = 1 + T::WORDS;
@@ -90,78 +75,27 @@ impl<T: Ticket> Ticket for Option<T> {
     }
 }
 
-/// The ticket of a boxed limiter: the words of the limiter inside the box.
-///
-/// ```
-/// # use tollgate::{BoxLimiter, BoxTicket, Limiter, Ticket};
-/// fn words<L: Limiter>() -> usize {
-///     <L::Ticket as Ticket>::WORDS
-/// }
-/// assert!(words::<BoxLimiter>() >= BoxTicket::WORDS_INLINE);
-/// ```
+/// The ticket of [`Legs`](crate::Legs): the words of the legs' tickets, or the number of a buffer that holds them.
 #[derive(Clone, Copy, Debug)]
-pub struct BoxTicket {
-    /// Never zero, so that an `Option` or a `Result` of this has no tag of its own and is copied in whole words.
-    _whole: NonZeroU64,
-    words: [u64; BoxTicket::WORDS_INLINE],
-}
+pub struct BoxTicket(pub(crate) [u64; BoxTicket::WORDS_INLINE]);
 
 impl BoxTicket {
     /// The number of words that fit.
     pub const WORDS_INLINE: usize = 12;
 
-    pub(crate) const EMPTY: Self = Self {
-        _whole: NonZeroU64::MIN,
-        words: [0; Self::WORDS_INLINE],
-    };
-
-    /// An empty ticket in `place`, which is empty again unless the ticket is [kept](Emptied::keep).
-    #[inline(always)]
-    pub(crate) fn begin(place: &mut Option<Self>) -> Emptied<'_> {
-        *place = Some(Self::EMPTY);
-        Emptied(place)
-    }
-
-    #[inline]
-    pub(crate) fn words(&self) -> &[u64] {
-        &self.words
-    }
-
-    #[inline]
-    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.words
-    }
-}
-
-/// A place for a ticket that is emptied unless the ticket is kept.
-pub(crate) struct Emptied<'a>(&'a mut Option<BoxTicket>);
-
-impl Emptied<'_> {
-    #[inline(always)]
-    pub(crate) fn ticket(&mut self) -> &mut BoxTicket {
-        self.0.get_or_insert(BoxTicket::EMPTY)
-    }
-
-    #[inline(always)]
-    pub(crate) fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Emptied<'_> {
-    fn drop(&mut self) {
-        *self.0 = None;
-    }
+    pub(crate) const EMPTY: Self = Self([0; Self::WORDS_INLINE]);
 }
 
 impl Ticket for BoxTicket {
     const WORDS: usize = Self::WORDS_INLINE;
+    #[inline]
     fn write(&self, words: &mut [u64]) {
-        words[..Self::WORDS].copy_from_slice(&self.words);
+        words[..Self::WORDS].copy_from_slice(&self.0);
     }
+    #[inline]
     fn read(words: &[u64]) -> Self {
         let mut ticket = Self::EMPTY;
-        ticket.words.copy_from_slice(&words[..Self::WORDS]);
+        ticket.0.copy_from_slice(&words[..Self::WORDS]);
         ticket
     }
 }

@@ -157,7 +157,7 @@ where
     /// The policy's permit is released after the future is dropped. Its outcome is a failure if the future panicked or failed
     /// in [`try_map`](Self::try_map), and a success otherwise. The outcome of a future that is dropped before its end is
     /// ignored.
-    pub fn admit_by<L: Limiter<Ticket: Send> + 'static>(mut self, policy: Policy<L>) -> Self {
+    pub fn admit_by<L: Limiter + 'static>(mut self, policy: Policy<L>) -> Self {
         self.gate = Some(Arc::new(policy));
         self.each = None;
         self
@@ -195,7 +195,7 @@ where
     /// assert_eq!(pages[3], "a/2", "it waits for its host, and holds up no page of the other");
     /// # }
     /// ```
-    pub fn admit_each<L: Limiter<Ticket: Send> + 'static>(
+    pub fn admit_each<L: Limiter + 'static>(
         mut self,
         most: usize,
         mut choose: impl FnMut(&S::Item) -> (Policy<L>, Ask) + Send + 'static,

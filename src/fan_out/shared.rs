@@ -8,17 +8,17 @@ use super::delivery::{Delivery, Due};
 use super::results::{Hook, Progress};
 use super::state::{Act, Acts, End, Next, Outcome, Source, State, Work};
 use crate::core::ask::Ask;
-use crate::core::limiter::Outcome as Ended;
+use crate::core::limiter::{Limiter, Outcome as Ended};
 use crate::pool::{Admission, Admitted, Caller, Refused, TaskError, Ticket, drop_quietly, wake};
-use crate::semaphore::queue::Condition;
 use crate::sync::runtime::Runtime;
 use crate::sync::shim::{Mutex, MutexGuard};
+use crate::sync::wait_queue::Watch;
 use crossbeam_utils::CachePadded;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
 
 pub(super) struct Settings<T> {
     pub(super) limit: Limit,
@@ -75,6 +75,11 @@ impl<Fut: Work> Shared<Fut> {
             state,
             delivery,
         });
+        if let Some(slots) = &shared.settings.admission.slots {
+            // Before the limit is read for the first time: a raise is seen then, or told of.
+            let watcher: Weak<Self> = Arc::downgrade(&shared);
+            slots.watch(&(watcher as Weak<dyn Watch>));
+        }
         shared.transition(|_, _| ());
         shared
     }
@@ -97,34 +102,12 @@ impl<Fut: Work> Shared<Fut> {
         result
     }
 
-    /// Keeps the invariant of the state. Watches for a higher limit while only that would let another runner start.
-    fn call(self: &Arc<Self>, state: &mut State<Fut>, acts: &mut Acts) {
-        loop {
-            let limit = self.settings.limit.now();
-            // A limit of zero may be raised: one runner waits for the raise.
-            let is_held_back = !state.call(limit.max(1), self.window(limit), acts);
-            let Some(slots) = &self.settings.admission.slots else {
-                return;
-            };
-            if !state.is_running() {
-                return self.end_watch(state);
-            }
-            if !is_held_back || state.watch.is_some_and(|(_, above)| above == limit) {
-                return;
-            }
-            self.end_watch(state);
-            let mut number = None;
-            if slots.watch(&mut number, Condition::Above(limit), || Waker::from(Arc::clone(self))) {
-                state.watch = number.map(|number| (number, limit));
-                return;
-            }
-        }
-    }
-
-    fn end_watch(&self, state: &mut State<Fut>) {
-        if let (Some(slots), Some((number, _))) = (&self.settings.admission.slots, state.watch.take()) {
-            slots.unwatch(&mut Some(number));
-        }
+    /// Keeps the invariant of the state. If only a higher limit would let another runner start, this is called again when a shared
+    /// limit has changed.
+    fn call(&self, state: &mut State<Fut>, acts: &mut Acts) {
+        let limit = self.settings.limit.now();
+        // A limit of zero may be raised: one runner waits for the raise.
+        state.call(limit.max(1), self.window(limit), acts);
     }
 
     /// Returns the largest number of items that may be taken and not yet given out as results.
@@ -198,10 +181,10 @@ impl<Fut: Work> Shared<Fut> {
     }
 }
 
-/// Looks again when a shared limit was raised.
-impl<Fut: Work> Wake for Shared<Fut> {
-    fn wake(self: Arc<Self>) {
-        self.transition(|state, _| self.end_watch(state));
+/// Looks again when a shared limit was changed.
+impl<Fut: Work> Watch for Shared<Fut> {
+    fn changed(self: Arc<Self>) {
+        self.transition(|_, _| ());
         // This may be the last reference, which drops results.
         drop_quietly(self);
     }

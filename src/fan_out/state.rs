@@ -72,8 +72,6 @@ pub(super) struct State<Fut: Work> {
     /// Items that were taken, and those of them that were not yet given out as results.
     pub(super) taken: usize,
     outstanding: usize,
-    /// The number of the watch for a shared limit above this one.
-    pub(super) watch: Option<(u64, usize)>,
 }
 
 /// The thread that polls a runner writes it once or twice per item: so it has a cache line of its own.
@@ -129,22 +127,16 @@ impl<Fut: Work> State<Fut> {
             called: None,
             taken: 0,
             outstanding: 0,
-            watch: None,
         }
     }
 
-    pub(super) fn is_running(&self) -> bool {
-        self.phase == Phase::Running
-    }
-
-    /// Calls or starts a runner if an item is ahead, or the source is free. Returns false if only a higher limit would let
-    /// a runner take it.
-    pub(super) fn call(&mut self, limit: usize, window: usize, acts: &mut Acts) -> bool {
+    /// Calls or starts a runner if an item is ahead, or the source is free.
+    pub(super) fn call(&mut self, limit: usize, window: usize, acts: &mut Acts) {
         if self.called.is_some() || (self.source.is_none() && self.ahead.is_empty()) {
-            return true;
+            return;
         }
         if self.ahead.is_empty() && self.outstanding >= window {
-            return false;
+            return;
         }
         self.called = self.idle.pop();
         if let Some(runner) = self.called {
@@ -154,7 +146,6 @@ impl<Fut: Work> State<Fut> {
             self.called = Some(self.runners.len());
             self.runners.push(Runner::default());
         }
-        self.called.is_some()
     }
 
     /// Keeps the handle by which the runner's task is aborted.
@@ -365,12 +356,12 @@ mod tests {
     fn a_dropped_runner_ends_the_fan_out_if_it_had_an_item() {
         let mut state = State::<Ready<()>>::new(Box::pin(futures::stream::empty()), false, 0);
         let mut acts = Acts::default();
-        assert!(state.call(2, 2, &mut acts));
+        state.call(2, 2, &mut acts);
         let Poll::Ready(Some(Next::Take(source, 0))) = state.next(0, 2, Waker::noop()) else {
             panic!("the source is free");
         };
         assert_eq!(state.put_back(0, source, &mut Vec::new(), None, &mut acts), Some(0));
-        assert!(state.call(2, 2, &mut acts));
+        state.call(2, 2, &mut acts);
         let Poll::Ready(Some(Next::Take(source, 0))) = state.next(1, 2, Waker::noop()) else {
             panic!("the source is free");
         };

@@ -1,37 +1,23 @@
 //! One rate for many keys, shared fairly.
 
-use super::max_min::{GRAIN, MaxMin, Share, ShareMark};
-use crate::core::ask::{Demand, Place};
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{State, Status};
+use super::max_min::{GRAIN, MaxMin, Share};
+use crate::core::ask::{Ask, Demand};
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::core::status::{Description, State};
 use crate::core::ticket::Ticket;
-use crate::core::turns::Turns;
 use crate::rate::Quota;
-use crate::rate::in_turn::Forecast;
-use crate::sync::notify::Notify;
-use crate::sync::shim::Mutex;
-use crate::sync::wait_queue::WaitQueue;
+use crate::sync::shim::{Mutex, MutexGuard};
+use crate::sync::wait_queue::{Place, WaitQueue};
 use crate::time::{Clock, ClockReading, Instant};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 const LEG: &str = "fair_share";
 
-/// One rate shared by any number of [`FairShare`]s: max-min fairly, exactly, and never idle while a share wants it.
-///
-/// The quota's rate is divided in equal parts among all shares that are not full; a share holds at most the quota's
-/// burst. So a share that wants less than its part gets all it wants, and the others divide the rest. A lone share gets
-/// the whole rate, at once.
-///
-/// In any span of time `t` all shares together take at most `rate x t`, plus a burst for each share that takes in it.
-/// If the bursts may not add up, put a common [`TokenBucket`](crate::TokenBucket) behind it, in a
-/// [`Shared`](super::Shared).
-///
-/// At [`Quota::unlimited`] everything is admitted, and nothing is counted; at [`Quota::zero`] each share has its burst once.
-///
-/// Each change of a share costs the logarithm of the number of shares, under one lock. A refusal visits the shares that
-/// will be full before it can be admitted.
+/// Shares one rate fairly among any number of keys, each with a [`FairShare`]: max-min fairly, exactly, and never idle while a share wants
+/// it.
 ///
 /// ```
 /// # use tollgate::keyed::FairBudget;
@@ -52,6 +38,24 @@ const LEG: &str = "fair_share";
 /// clock.advance(Duration::from_millis(500));
 /// assert_eq!((a.available(), b.available()), (10, 10));
 /// ```
+///
+/// The quota's rate is divided in equal parts among all shares that are not full; a share holds at most the quota's
+/// burst. So a share that wants less than its part gets all it wants, and the others divide the rest. A lone share gets
+/// the whole rate, at once.
+///
+/// In any span of time `t` all shares together take at most `rate x t`, plus a burst for each share that takes in it.
+/// If the bursts may not add up, put a common [`TokenBucket`](crate::TokenBucket) behind it, in a
+/// [`Shared`](super::Shared).
+///
+/// At [`Quota::unlimited`] everything is admitted, and nothing is counted; at [`Quota::zero`] each share has its burst once.
+///
+/// # Fairness
+/// Each share has its own queue of waiters: a key with many waiting policies delays no other key.
+///
+/// # Cost
+/// Each change of a share costs the logarithm of the number of shares, under one lock. A refusal visits the shares that
+/// will be full before it can be admitted. A refund also wakes the oldest waiter of each share, since a share that fills up leaves its
+/// part to the others.
 #[derive(Clone)]
 pub struct FairBudget(Arc<Budget>);
 
@@ -59,13 +63,36 @@ struct Budget {
     quota: Quota,
     clock: Clock,
     state: Mutex<BudgetState>,
-    notify: Notify,
 }
 
 struct BudgetState {
     max_min: MaxMin,
     /// The number of the next share.
     next: u64,
+    /// The queues with waiters, by the number of the share.
+    waiting: BTreeMap<u64, Arc<WaitQueue>>,
+}
+
+impl Budget {
+    /// The state as of `now`.
+    fn at(&self, now: Instant) -> MutexGuard<'_, BudgetState> {
+        let mut state = self.state.lock();
+        state.max_min.advance(now.ticks());
+        state
+    }
+
+    /// Changes the state. If that brings more to a share, the waiters at all shares look again: a share that is fuller leaves more to
+    /// the others.
+    fn refund(&self, change: impl FnOnce(&mut BudgetState) -> bool) {
+        let waiting: Vec<_> = {
+            let mut state = self.at(self.clock.now());
+            match change(&mut state) {
+                true => state.waiting.values().cloned().collect(),
+                false => return,
+            }
+        };
+        waiting.iter().for_each(|queue| queue.notify());
+    }
 }
 
 impl FairBudget {
@@ -95,8 +122,11 @@ impl FairBudget {
         Self(Arc::new(Budget {
             quota,
             clock: clock.clone(),
-            state: Mutex::new(BudgetState { max_min, next: 0 }),
-            notify: Notify::new(),
+            state: Mutex::new(BudgetState {
+                max_min,
+                next: 0,
+                waiting: BTreeMap::new(),
+            }),
         }))
     }
 
@@ -105,12 +135,13 @@ impl FairBudget {
         let mut state = self.0.state.lock();
         let number = state.next;
         state.next += 1;
-        let share = Mutex::new(state.max_min.new_share(number));
+        let share = state.max_min.new_share(number);
         drop(state);
         FairShare {
             budget: Arc::clone(&self.0),
-            share,
-            turns: Turns::new(),
+            number,
+            share: Mutex::new(share),
+            queue: Arc::new(WaitQueue::new(LEG)),
         }
     }
 
@@ -126,19 +157,8 @@ impl fmt::Debug for FairBudget {
     }
 }
 
-/// One key's part of a [`FairBudget`]: a token bucket whose rate depends on how many others want theirs. Dropping it
+/// Limits one key by its part of a [`FairBudget`]: a token bucket whose rate depends on how many others want theirs. Dropping it
 /// leaves its part to them.
-///
-/// A request for more than the burst is `Oversized`. `retry_after` is true as long as nothing else is admitted: takes
-/// of other shares divide the rate among more.
-///
-/// # Giving back
-/// A cancelled reservation gives back all it took, as long as its share had room for that ever since. Tokens that would
-/// have overflowed are gone, and so are later refunds of the same share. So no span exceeds its bound. A settlement to
-/// less follows the same rule; one to more is taken now, into debt if need be.
-///
-/// # Memory ordering
-/// None is promised to callers.
 ///
 /// ```
 /// # use tollgate::keyed::FairBudget;
@@ -152,11 +172,23 @@ impl fmt::Debug for FairBudget {
 /// clock.advance(Duration::from_secs(1)); // No other share wants its part.
 /// assert_eq!(share.available(), 10);
 /// ```
+///
+/// A request for more than the burst is `Oversized`. `retry_after` is true as long as nothing else is admitted: takes
+/// of other shares divide the rate among more.
+///
+/// # Giving back
+/// A cancelled admission gives back all it took, as long as its share had room for that ever since. Tokens that would
+/// have overflowed are gone, and so are later refunds of the same share. So no span exceeds its bound. A settlement to
+/// less follows the same rule; one to more is taken now, into debt if need be.
+///
+/// # Memory ordering
+/// None is promised to callers.
 pub struct FairShare {
     budget: Arc<Budget>,
+    number: u64,
     /// Always locked after the lock of the state.
     share: Mutex<Share>,
-    turns: Turns,
+    queue: Arc<WaitQueue>,
 }
 
 /// The tokens taken, and the share's state after the take.
@@ -172,32 +204,20 @@ pub struct FairShare {
 #[derive(Clone, Copy, Debug)]
 pub struct FairTicket {
     tokens: u64,
-    mark: ShareMark,
+    mark: u128,
 }
 
 impl Ticket for FairTicket {
-    const WORDS: usize = 5;
+    const WORDS: usize = 3;
     #[inline]
     fn write(&self, words: &mut [u64]) {
-        let ShareMark { empty, refunded } = self.mark;
-        let halves = [
-            empty as u64,
-            (empty >> 64) as u64,
-            refunded as u64,
-            (refunded >> 64) as u64,
-        ];
-        words[0] = self.tokens;
-        words[1..5].copy_from_slice(&halves);
+        words[..3].copy_from_slice(&[self.tokens, self.mark as u64, (self.mark >> 64) as u64]);
     }
     #[inline]
     fn read(words: &[u64]) -> Self {
-        let whole = |at: usize| u128::from(words[at]) | u128::from(words[at + 1]) << 64;
         Self {
             tokens: words[0],
-            mark: ShareMark {
-                empty: whole(1),
-                refunded: whole(3),
-            },
+            mark: u128::from(words[1]) | u128::from(words[2]) << 64,
         }
     }
 }
@@ -209,73 +229,64 @@ fn grains(tokens: u64) -> u64 {
 impl FairShare {
     /// Runs `look` on the budget and the share, as of `now`.
     fn with<R>(&self, now: Instant, look: impl FnOnce(&mut MaxMin, &mut Share) -> R) -> R {
-        let mut state = self.budget.state.lock();
-        state.max_min.advance(now.ticks());
-        look(&mut state.max_min, &mut self.share.lock())
+        look(&mut self.budget.at(now).max_min, &mut self.share.lock())
     }
 
     /// Takes `n` tokens, or refuses: the method for a share that stands alone.
     ///
     /// # Errors
     /// `RateExceeded`, with `retry_after`; `Oversized` when `n` exceeds the burst.
-    pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
-        let now = self.budget.clock.now();
-        if self.turns.is_waited() {
-            self.let_try(n, None, now)?;
-        }
-        self.take(n, now).map(|_| ())
+    pub fn try_acquire(&self, n: u64) -> Result<(), Refusal> {
+        let (ask, reading) = (Ask::many(n), ClockReading::new());
+        self.try_reserve(&Demand::new(&ask, &reading)).map(drop)
     }
 
-    /// Refuses a demand for `n` at `place` while the heads of queues are before it. One that is never admitted is
-    /// refused later, with its own reason.
-    #[cold]
-    fn let_try(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<(), Refusal<'_>> {
-        let clock = &self.budget.clock;
-        let forecast = |n, ahead| self.forecast(n, ahead, now);
-        match self.turns.let_try(n, place, now, clock, forecast) {
-            Err(Some(at)) => {
-                let wait = Wait::Until(Due::at(clock, now, at));
-                Err(Refusal::new(Reason::RateExceeded, LEG, n, wait))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// When `n` tokens are admitted behind `ahead` others.
-    fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
-        if n > self.budget.quota.burst_size() {
-            return Forecast::Never;
-        }
-        let wanted = u128::from(n) + u128::from(ahead);
-        let ticks = self.with(now, |max_min, share| max_min.holds_at(share, wanted << GRAIN));
-        let at = Instant::from_ticks(ticks);
-        match at > now {
-            false => Forecast::Now,
-            // Nothing is refilled as time passes.
-            true if self.budget.quota.is_zero() => Forecast::Spent,
-            true => Forecast::At(at),
-        }
-    }
-
-    fn take(&self, n: u64, now: Instant) -> Result<ShareMark, Refusal<'_>> {
+    fn take(&self, n: u64, now: Instant) -> Result<u128, Refusal> {
         if self.budget.quota.is_unlimited() {
-            return Ok(ShareMark::UNCOUNTED);
+            return Ok(0);
         }
-        if n > self.budget.quota.burst_size() {
-            return Err(Refusal::new(Reason::Oversized, LEG, n, Wait::Never));
-        }
+        self.check_size(n)?;
         let taken = self.with(now, |max_min, share| {
-            max_min
-                .take(share, grains(n))
-                .ok_or_else(|| max_min.holds_at(share, grains(n).into()))
+            let holds_at = |max_min: &MaxMin, share: &Share| max_min.holds_at(share, grains(n).into());
+            max_min.take(share, grains(n)).ok_or_else(|| holds_at(max_min, share))
         });
-        taken.map_err(|ticks| {
-            let due = match self.budget.quota.is_zero() {
-                true => Due::never(&self.budget.clock, now),
-                false => Due::at(&self.budget.clock, now, Instant::from_ticks(ticks)),
-            };
-            Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
-        })
+        taken.map_err(|ticks| self.not_before(ticks, now))
+    }
+
+    /// Would `n` tokens be admitted now, behind `ahead` others? Runs under the lock of the queue.
+    fn judge(&self, n: u64, ahead: u64, now: Instant) -> Result<(), Refusal> {
+        if self.budget.quota.is_unlimited() {
+            return Ok(());
+        }
+        self.check_size(n)?;
+        let wanted = ((u128::from(n) + u128::from(ahead)) << GRAIN).min(grains(self.budget.quota.burst_size()).into());
+        let mut state = self.budget.at(now);
+        if !self.queue.is_empty() {
+            let queue = || Arc::clone(&self.queue);
+            state.waiting.entry(self.number).or_insert_with(queue);
+        }
+        let share = self.share.lock();
+        if state.max_min.held(&share) >= wanted as i128 {
+            return Ok(());
+        }
+        Err(self.not_before(state.max_min.holds_at(&share, wanted), now))
+    }
+
+    fn check_size(&self, n: u64) -> Result<(), Refusal> {
+        match n > self.budget.quota.burst_size() {
+            true => Err(Refusal::new(Reason::Oversized, LEG, Wait::Never)),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn not_before(&self, ticks: u64, now: Instant) -> Refusal {
+        let Budget { quota, clock, .. } = &*self.budget;
+        let wait = match quota.is_zero() {
+            true => Wait::SPENT,
+            false => Wait::until(clock, now, Instant::from_ticks(ticks)),
+        };
+        Refusal::new(Reason::RateExceeded, LEG, wait)
     }
 
     /// Whole tokens that could be taken now; `u64::MAX` at an unlimited rate. A snapshot.
@@ -286,122 +297,88 @@ impl FairShare {
         let held = self.with(self.budget.clock.now(), |max_min, share| max_min.held(share));
         (held.max(0) >> GRAIN) as u64
     }
-}
 
-impl Limiter for FairShare {
-    type Ticket = FairTicket;
-
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<FairTicket, Refusal<'_>> {
-        let (tokens, now) = (demand.units(), demand.now(&self.budget.clock));
-        if self.turns.is_waited() {
-            self.let_try(tokens, demand.place(), now)?;
-        }
-        let mark = self.take(tokens, now)?;
-        Ok(FairTicket { tokens, mark })
-    }
-
-    fn cancel(&self, ticket: FairTicket, now: &ClockReading) {
-        if self.budget.quota.is_unlimited() {
-            return;
-        }
-        let refunded = self.with(now.now(&self.budget.clock), |max_min, share| {
-            max_min.give_back(share, ticket.mark, grains(ticket.tokens))
-        });
-        if refunded {
-            // Notifies the waiters at all shares: if one is fuller, the others gain faster.
-            self.budget.notify.notify_all();
-        }
-    }
-
-    fn settle(&self, ticket: &mut FairTicket, settlement: Settlement<'_>) -> u32 {
-        let Some(actual) = settlement.actual() else { return 0 };
-        if self.budget.quota.is_unlimited() || actual == ticket.tokens {
-            ticket.tokens = actual;
-            return 1;
-        }
-        let (charged, actual_grains) = (grains(ticket.tokens), grains(actual));
-        let refunded = self.with(
-            settlement.reading().now(&self.budget.clock),
-            |max_min, share| match actual_grains.checked_sub(charged) {
-                Some(more) => {
-                    ticket.mark = max_min.take_more(share, ticket.mark, more);
-                    false
-                }
-                None => max_min.give_back(share, ticket.mark, charged - actual_grains),
-            },
-        );
-        if refunded {
-            self.budget.notify.notify_all();
-        }
-        ticket.tokens = actual;
-        1
-    }
-
-    #[inline]
-    fn finish(&self, _: FairTicket, _: Outcome, _: &ClockReading) {}
-
-    #[inline]
-    fn forget(&self, _: FairTicket) {}
-
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::NONE
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.budget.notify);
-        let units = demand.units();
-        if self.budget.quota.is_unlimited() {
-            return ReadyAt::NOW;
-        }
-        if units > self.budget.quota.burst_size() {
-            return ReadyAt::never_for(Reason::Oversized, LEG, units);
-        }
-        let now = demand.now(&self.budget.clock);
-        let clock = &self.budget.clock;
-        (self.turns).ready_at(LEG, demand, clock, |n, ahead| self.forecast(n, ahead, now))
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.budget.clock)
-    }
-
-    /// Reports a rate that is divided by the number of shares that want theirs now.
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+    fn state(&self, now: Instant) -> State {
         let Budget { quota, clock, .. } = &*self.budget;
-        let now = clock.now();
         let (held, one_at, sharers) = self.with(now, |max_min, share| {
             let one_at = max_min.holds_at(share, 1 << GRAIN);
             (max_min.held(share), one_at, max_min.sharers(share))
         });
         let next = (quota.count() > 0).then(|| clock.between(now, Instant::from_ticks(one_at)));
-        let state = quota.status((held.max(0) >> GRAIN) as u64, next);
-        if let Some(mut state) = state {
-            if let State::Rate { window, .. } = &mut state {
-                *window = window.saturating_mul(u32::try_from(sharers).unwrap_or(u32::MAX));
-            }
-            visit(Status::new(LEG, LEG, state));
+        let mut state = quota.status((held.max(0) >> GRAIN) as u64, next);
+        if let State::Rate { window, .. } = &mut state {
+            *window = window.saturating_mul(u32::try_from(sharers).unwrap_or(u32::MAX));
+        }
+        state
+    }
+}
+
+impl Limiter for FairShare {
+    type Ticket = FairTicket;
+
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<FairTicket, Refusal> {
+        let (tokens, now) = (demand.units(), demand.now(&self.budget.clock));
+        self.queue.check(demand, |units, ahead| self.judge(units, ahead, now))?;
+        let mark = self.take(tokens, now)?;
+        Ok(FairTicket { tokens, mark })
+    }
+
+    fn cancel(&self, ticket: FairTicket) {
+        if self.budget.quota.is_unlimited() {
+            return;
+        }
+        let grains = grains(ticket.tokens);
+        (self.budget).refund(|state| state.max_min.give_back(&mut self.share.lock(), ticket.mark, grains));
+    }
+
+    fn finish(&self, _: FairTicket, _: Outcome) {}
+
+    fn settle(&self, ticket: &mut FairTicket, settlement: &Settlement) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        let (charged, actual_grains) = (grains(ticket.tokens), grains(actual));
+        if !self.budget.quota.is_unlimited() && actual != ticket.tokens {
+            self.budget.refund(|state| {
+                let (max_min, mut share) = (&mut state.max_min, self.share.lock());
+                if actual_grains <= charged {
+                    return max_min.give_back(&mut share, ticket.mark, charged - actual_grains);
+                }
+                ticket.mark = max_min.take_more(&mut share, ticket.mark, actual_grains - charged);
+                false
+            });
+        }
+        ticket.tokens = actual;
+        1
+    }
+
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let now = demand.now(&self.budget.clock);
+        (self.queue).look(demand, |units, ahead| self.judge(units, ahead, now))
+    }
+
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+        let mut state = self.budget.state.lock();
+        // Under the lock of the state: a head that joins is counted before it is judged there.
+        if self.queue.is_empty() {
+            state.waiting.remove(&self.number);
         }
     }
 
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |max_min, share| max_min.is_full(share))
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        visit(&self.turns);
+    /// Shows a rate that is divided by the number of shares that want theirs now.
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let now = self.budget.clock.now();
+        let is_full = self.with(now, |max_min, share| max_min.is_full(share));
+        let leg = Description::new(LEG).on(&self.budget.clock).state(self.state(now));
+        visit(leg.as_new(is_full && self.queue.is_empty()));
     }
 }
 
 impl Drop for FairShare {
     fn drop(&mut self) {
-        let mut state = self.budget.state.lock();
-        state.max_min.advance(self.budget.clock.now().ticks());
-        let leaves_more = state.max_min.leave(&self.share.lock());
-        drop(state);
-        if leaves_more {
-            self.budget.notify.notify_all();
-        }
+        self.budget.refund(|state| {
+            state.waiting.remove(&self.number);
+            state.max_min.leave(&self.share.lock())
+        });
     }
 }
 
@@ -430,10 +407,8 @@ mod tests {
                 let mut now = start;
                 for _ in 0..TOKENS {
                     share.take(1, now).unwrap();
-                    let Forecast::At(at) = share.forecast(1, 0, now) else {
-                        unreachable!("it is empty")
-                    };
-                    now = at;
+                    let refused = share.judge(1, 0, now).unwrap_err();
+                    now = refused.wait().not_before().unwrap();
                 }
                 let exact = std::time::Duration::from_secs(1) * TOKENS / count as u32;
                 let off = clock.between(start, now).abs_diff(exact);

@@ -1,6 +1,6 @@
 //! The law of the shares: what they hold is theirs, and the inflow goes to all that have room, alike.
 
-use super::max_min::{MaxMin, ShareMark};
+use super::max_min::MaxMin;
 use crate::laws::holds;
 
 /// Given shares that take, give back, take beyond what they hold, come full and leave, while time passes, then
@@ -18,7 +18,7 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
         let is_exact = |ticks: u64| (u128::from(ticks) + 2) * u128::from(flow) < 1 << 64;
         let mut next = 3;
         let mut shares: Vec<_> = (0..next).map(|number| max_min.new_share(number)).collect();
-        let mut marks: Vec<(usize, ShareMark, u64)> = Vec::new();
+        let mut marks: Vec<(usize, u128, u64)> = Vec::new();
         // Inflow, and what shares with room have gained of it since all were full.
         let (mut inflow, mut gained) = (0, 0);
         // The rest of the tick in which the last was full, which is there as long as no more time passes.

@@ -2,61 +2,17 @@
 
 use super::hashing::Hashing;
 use super::shards::{self, Shards};
-use super::table::{KeyHash, MAX_SLOTS, SweepOrder, Table};
+use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::core::limiter::Limiter;
-use crate::core::refusal::{Reason, Refusal, Rejection, Wait};
+use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::rate::{Inherit, Quota, TokenBucket};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::time::ClockReading;
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// A map from keys to limiters, or to policies: one for each tenant, route or address, made when its key is first seen.
-///
-/// [`get`](Self::get) hands out an [`Arc`] of the key's limiter, which is a limiter itself: it composes with
-/// [`and`](crate::LimiterExt::and), goes into a [`Policy`](crate::Policy), and its owned permits can be moved anywhere.
-///
-/// # Eviction
-/// At most `max_entries` keys are kept. When a new one finds no room, an entry is evicted that is
-/// [pristine](Limiter::is_pristine) and has no handle outside the map. Its bucket is full, no permit of it is held,
-/// nothing waits for it, and no setting has been changed. If its key comes back, it gets an equal limiter, so no
-/// limited key ever regains a token by eviction, as long as the map makes the same limiters. Where later ones have other numbers, as
-/// those of a [`PolicySet`](crate::policy::PolicySet) after a version, a key that was evicted begins anew by them: a full bucket of 2
-/// comes back as a full one of 5, and would have kept its 2 in place. When no entry can be evicted, the new key is refused with
-/// [`KeysFull`], or shares one limiter with other such keys: [`overflow`](Self::overflow).
-///
-/// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a pristine entry is
-/// further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_pristine`](Limiter::is_pristine) is never evicted: `Governed`, and user-made limiters
-/// without it. A `ChannelSemaphore` is evicted only if its receiver was never requested.
-///
-/// | limiter | is pristine when |
-/// |---|---|
-/// | `CircuitBreaker` of the crate `tollgate-resilience` | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
-/// | `Adaptive` of the same crate | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
-/// | `Throttler` of the same crate | nothing was asked for a window |
-/// | `RetryBudget` of the same crate | the reserve is full |
-/// | a `Policy` of [`ReloadableLegs`](crate::policy::ReloadableLegs) | each leg that it ever had is pristine, and no version was [applied](crate::Policy::apply) to it alone |
-/// | a [`Class`](crate::policy::Class), as a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
-///
-/// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
-/// four per processor. A shard may be full a few per cent before the map is.
-///
-/// # Overrides
-/// The closure that makes a limiter sees the key, and may give each key its own quota. At run time, change the limiter
-/// that [`entry`](Self::entry) hands out: an entry whose settings have changed is not pristine, and stays. For buckets
-/// there are [`set_quota`](Keyed::set_quota) and [`unset_quota`](Keyed::unset_quota).
-///
-/// # Memory
-/// At most [`max_bytes`](Self::max_bytes), plus the heap memory of keys and limiters themselves. That is
-/// [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each entry. While a shard doubles, the part that is not the limiter takes
-/// half as much again.
-///
-/// # Locks
-/// A shard's lock is held while keys are compared: their `Eq` must not use the map. Hashing, making a limiter, checking
-/// whether it is pristine, and dropping run without it.
+/// Gives each key a limiter of its own: each tenant, route or address. The limiter is made when its key is first seen.
 ///
 /// ```
 /// # use tollgate::{Keyed, ManualClock, Quota, TokenBucket};
@@ -73,6 +29,46 @@ use std::sync::Arc;
 /// assert!(tenants.get("gold")?.try_acquire(100).is_ok());
 /// # Ok::<(), tollgate::KeysFull>(())
 /// ```
+///
+/// [`get`](Self::get) returns an [`Arc`] of the key's limiter, which is a limiter itself: it composes with
+/// [`and`](crate::LimiterExt::and), it is a leg of a [`Policy`](crate::Policy), and its owned permits can be moved anywhere. The limiter
+/// of a key may also be a policy, in which callers wait.
+///
+/// # Eviction
+/// The map keeps at most `max_entries` keys. When a new key finds no room, the map evicts an entry that has no handle outside the map
+/// and whose legs are all [as new](crate::status::Description::is_as_new): its bucket is full, no permit of it is held, no caller waits
+/// for it, and no setting has been changed. If its key comes back, the key gets an equal limiter. So no key gains a token by an eviction,
+/// as long as the closure makes the same limiter for the same key. When no entry can be evicted, the new key is refused with
+/// [`KeysFull`], or it shares one limiter with other such keys: [`overflow`](Self::overflow).
+///
+/// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although an entry further on is as new; a
+/// map of up to 32 entries is searched in full. A limiter whose `describe` never says that it is as new is never evicted: `Governed`, for
+/// example. A `ChannelSemaphore` is evicted only if its receiver was never requested.
+///
+/// | limiter | is as new when |
+/// |---|---|
+/// | `CircuitBreaker` of the crate `tollgate-resilience` | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
+/// | `Adaptive` of the same crate | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
+/// | `Throttler` of the same crate | nothing was asked for a window |
+/// | `RetryBudget` of the same crate | the reserve is full |
+/// | a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
+///
+/// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
+/// four per processor. A shard may be full a few per cent before the map is.
+///
+/// # Overrides
+/// The closure that makes a limiter sees the key, and may give each key its own quota. At run time, change the limiter
+/// that [`entry`](Self::entry) returns: an entry whose settings have changed is not as new, and stays. For buckets
+/// there are [`set_quota`](Keyed::set_quota) and [`unset_quota`](Keyed::unset_quota).
+///
+/// # Memory
+/// At most [`max_bytes`](Self::max_bytes), plus the heap memory of keys and limiters themselves. That is
+/// [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each entry. While a shard doubles, the part that is not the limiter takes
+/// half as much again.
+///
+/// # Locks
+/// A shard's lock is held while keys are compared: their `Eq` must not use the map. The map hashes keys, makes limiters, asks whether they
+/// are as new, and drops them without a lock.
 pub struct Keyed<K, L> {
     shards: Shards<Table<K, MapEntry<L>>>,
     make: Box<Make<K, L>>,
@@ -97,20 +93,25 @@ impl<L> MapEntry<L> {
         self.touched = true;
         Arc::clone(&self.limiter)
     }
+
+    /// True without a handle outside the map, not even a weak one.
+    fn is_alone(&mut self) -> bool {
+        // Not a count that may be stale: this sees all writes of the last holder of a handle.
+        Arc::get_mut(&mut self.limiter).is_some()
+    }
+
+    /// Its limiter, to be checked without the lock.
+    fn as_candidate(&mut self) -> Arc<L> {
+        self.touched = false;
+        Arc::clone(&self.limiter)
+    }
 }
 
 /// The next limiter without a handle outside the map, and the hash of its key.
-fn candidate<K, L>(
-    table: &mut Table<K, MapEntry<L>>,
-    order: SweepOrder,
-    looks: &mut usize,
-) -> Option<(KeyHash, Arc<L>)> {
-    // Not a count that may be stale: this sees all writes of the last holder of a handle.
-    let alone = |entry: &mut MapEntry<L>| Arc::get_mut(&mut entry.limiter).is_some();
-    let position = table.sweep(order, looks, alone)?;
+fn candidate<K, L>(table: &mut Table<K, MapEntry<L>>, looks: &mut usize) -> Option<(KeyHash, Arc<L>)> {
+    let position = table.sweep(looks, MapEntry::is_alone)?;
     let (hash, entry) = table.slot(position)?;
-    entry.touched = false;
-    Some((hash, Arc::clone(&entry.limiter)))
+    Some((hash, entry.as_candidate()))
 }
 
 /// Removes a candidate, unless it has been handed out since.
@@ -127,14 +128,6 @@ fn take_untouched<K, L>(
 /// How many entries a new key without room checks.
 const LOOKS: usize = 32;
 
-/// The next step of a new key.
-enum Step<L> {
-    MakeOne,
-    /// Check whether this one is pristine.
-    Look(KeyHash, Arc<L>),
-    GiveUp,
-}
-
 impl<K, L> Keyed<K, L> {
     /// The most bytes of an entry, once the map is full, without the heap memory of the key and the limiter themselves.
     pub const ENTRY_BYTES: usize = Table::<K, MapEntry<L>>::SLOT_BYTES + Self::LIMITER_BYTES;
@@ -147,8 +140,8 @@ impl<K, L> Keyed<K, L> {
         Self::try_new(max_entries, move |key| Ok(make(key)))
     }
 
-    /// The same with a closure that may fail: for example if a leg comes from another map, which may be full. Such a
-    /// key is refused like one without room.
+    /// The same with a closure that may fail: for example if a leg comes from another map, which may be full. The key is then refused
+    /// with the error of the closure, or shares the overflow.
     ///
     /// ```
     /// # use tollgate::keyed::Shared;
@@ -292,31 +285,43 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         gone.map(|(_, entry)| entry.limiter)
     }
 
-    /// Evicts all pristine entries without a handle outside the map, and returns their number.
-    pub fn evict_pristine(&self) -> usize {
-        let mut dropped = 0;
+    /// Evicts all entries that are as new and have no handle outside the map, and returns their number.
+    ///
+    /// ```
+    /// # use tollgate::{Keyed, LimiterExt, Semaphore};
+    /// let tenants = Keyed::new(100, |_: &u32| Semaphore::new(1));
+    /// let busy = tenants.get(&1)?.try_admit_owned(1);
+    /// tenants.get(&2)?;
+    /// assert_eq!((tenants.evict_as_new(), tenants.len()), (1, 1));
+    /// # drop(busy);
+    /// # Ok::<(), tollgate::KeysFull>(())
+    /// ```
+    pub fn evict_as_new(&self) -> usize {
+        let mut evicted = 0;
         for shard in self.shards.iter() {
-            let mut looks = {
+            let candidates: Vec<_> = {
                 let mut table = shard.lock();
-                table.rewind();
-                table.len()
+                let alone = table.entries().filter_map(|(hash, _, entry)| {
+                    let is_alone = entry.is_alone();
+                    is_alone.then(|| (hash, entry.as_candidate()))
+                });
+                alone.collect()
             };
-            loop {
-                let candidate = candidate(&mut shard.lock(), SweepOrder::Down, &mut looks);
-                let Some((hash, candidate)) = candidate else { break };
-                dropped += usize::from(evict_if_pristine(shard, hash, &candidate));
-            }
+            let evict = |(hash, limiter): &(KeyHash, Arc<L>)| evict_if_as_new(shard, *hash, limiter);
+            evicted += candidates.iter().filter(|candidate| evict(candidate)).count();
         }
-        dropped
+        evicted
     }
 
-    /// Calls `visit` with each key and its limiter, in no order. Keys that come or go meanwhile may be missed. While a
-    /// limiter is visited, all entries of its shard stay, so a long visit may leave no room for new keys; no lock is
-    /// held. Keys are cloned under a lock, so their `Clone` must not use the map. Each visit has a making that is under way
-    /// begin anew: the closure that makes limiters must not visit, or it never ends.
+    /// Calls `visit` with each key and its limiter, in no order, and holds no lock meanwhile. Keys that come or go meanwhile may be missed.
+    /// While a limiter is visited, all entries of its shard stay, so a long visit may leave no room for new keys. Keys are cloned under a
+    /// lock: their `Clone` must not use the map.
     ///
-    /// A limiter that is missed was made after the visit began: one whose making began before is made again. So when the
-    /// settings that the map's closure reads have changed, a visit that changes each limiter leaves none with the old ones.
+    /// Every limiter that is missed is made after the visit began: the map discards a limiter whose closure began to run before, and calls
+    /// the closure again. So after a change of the settings that the closure reads, a visit that changes each limiter leaves none with the
+    /// old settings.
+    ///
+    /// **Deadlock**: do not call `for_each` from the closure that makes a limiter.
     ///
     /// ```
     /// # use tollgate::{Keyed, Quota, TokenBucket};
@@ -337,7 +342,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
             let entries: Vec<_> = {
                 let mut table = shard.lock();
                 let entries = table.entries();
-                entries.map(|(key, entry)| (key.clone(), entry.hand_out())).collect()
+                entries.map(|(_, key, entry)| (key.clone(), entry.hand_out())).collect()
             };
             entries.iter().for_each(|(key, limiter)| visit(key, limiter));
         }
@@ -358,51 +363,45 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         let mut looks = LOOKS;
         let mut made: Option<(u64, K, Arc<L>)> = None;
         loop {
-            let step = {
+            let candidate = {
                 let mut table = shard.lock();
                 if let Some(entry) = table.find(hash, |known| known.borrow() == key) {
                     return Ok(entry.hand_out());
                 }
                 if !table.has_room() {
-                    match candidate(&mut table, SweepOrder::Spread, &mut looks) {
-                        Some((hash, candidate)) => Step::Look(hash, candidate),
-                        None => Step::GiveUp,
-                    }
+                    Some(candidate(&mut table, &mut looks).ok_or(KeysFull::new(self.max_entries))?)
                 } else if let Some((_, key, limiter)) = made.take_if(|made| self.is_current(made.0)) {
                     let mut entry = MapEntry { limiter, touched: true };
                     let handle = entry.hand_out();
                     table.insert(hash, key, entry);
                     return Ok(handle);
                 } else {
-                    Step::MakeOne
+                    None
                 }
             };
-            match step {
-                Step::MakeOne => {
-                    // Acquire: sees the settings that were changed before that visit. Pairs with the visitor's addition.
-                    let visits = self.visits.load(Ordering::Acquire);
-                    let key = key.to_owned();
-                    let limiter = Arc::new((self.make)(&key)?);
-                    made = Some((visits, key, limiter));
-                }
-                Step::Look(hash, candidate) => {
-                    evict_if_pristine(shard, hash, &candidate);
-                }
-                Step::GiveUp => {
-                    return Err(KeysFull {
-                        max_entries: self.max_entries,
-                    });
-                }
+            if let Some((hash, candidate)) = candidate {
+                evict_if_as_new(shard, hash, &candidate);
+                continue;
             }
+            // Acquire: sees the settings that were changed before that visit. Pairs with the visitor's addition.
+            let visits = self.visits.load(Ordering::Acquire);
+            let key = key.to_owned();
+            let limiter = Arc::new((self.make)(&key)?);
+            made = Some((visits, key, limiter));
         }
     }
 }
 
-/// Evicts a candidate if it is pristine. It had no other handle when it was chosen, so a new handle came from the table,
+/// Evicts a candidate if it is as new. It had no other handle when it was chosen, so a new handle came from the table,
 /// which remembers that.
-fn evict_if_pristine<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
+fn evict_if_as_new<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
+    let (mut legs, mut as_new) = (0, true);
     // `L`'s own method: the map's handle is a second one here.
-    if !L::is_pristine(candidate, &ClockReading::new()) {
+    L::describe(candidate, &mut |leg| {
+        (legs, as_new) = (legs + 1, as_new && leg.is_as_new);
+    });
+    // One that describes nothing may remember anything.
+    if legs == 0 || !as_new {
         return false;
     }
     // A statement of its own: the removed entry is dropped without the lock.
@@ -432,7 +431,7 @@ impl<K: Hash + Eq> Keyed<K, TokenBucket> {
     {
         let Some(bucket) = self.peek(key) else { return };
         if let Ok(made) = (self.make)(&key.to_owned()) {
-            bucket.set_quota(made.quota(), inherit);
+            bucket.unset_quota(made.quota(), inherit);
         }
     }
 }
@@ -463,11 +462,20 @@ pub struct KeysFull {
     max_entries: usize,
 }
 
-const LEG: &str = "keyed";
-
 impl KeysFull {
-    /// For a closure that cannot make a limiter.
-    pub(crate) fn of(max_entries: usize) -> Self {
+    /// The error of a closure that makes no limiter for its key.
+    ///
+    /// ```
+    /// # use tollgate::{Keyed, KeysFull, Semaphore};
+    /// let limits = [("acme", 8), ("zenith", 4)];
+    /// let tenants = Keyed::try_new(100, move |tenant: &String| {
+    ///     let known = limits.iter().find(|(name, _)| name == tenant);
+    ///     known.map(|(_, limit)| Semaphore::new(*limit)).ok_or(KeysFull::new(limits.len()))
+    /// });
+    /// assert!(tenants.get("acme").is_ok());
+    /// assert_eq!(tenants.get("other").unwrap_err().max_entries(), 2);
+    /// ```
+    pub fn new(max_entries: usize) -> Self {
         Self { max_entries }
     }
 
@@ -486,15 +494,8 @@ impl fmt::Display for KeysFull {
 impl std::error::Error for KeysFull {}
 
 /// As `Saturated`, by the leg `keyed`.
-impl From<KeysFull> for Refusal<'_> {
+impl From<KeysFull> for Refusal {
     fn from(_: KeysFull) -> Self {
-        Refusal::new(Reason::Saturated, LEG, 1, Wait::Never)
-    }
-}
-
-/// As `Saturated`, by the leg `keyed`.
-impl From<KeysFull> for Rejection {
-    fn from(full: KeysFull) -> Self {
-        Refusal::from(full).to_rejection()
+        Refusal::new(Reason::Saturated, "keyed", Wait::EVENT)
     }
 }

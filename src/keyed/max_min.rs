@@ -43,20 +43,6 @@ pub(super) struct Share {
     refunded: u128,
 }
 
-/// The state of a share after a take.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ShareMark {
-    /// Where it was empty then.
-    pub(super) empty: u128,
-    /// The refunds until then.
-    pub(super) refunded: u128,
-}
-
-impl ShareMark {
-    /// A take that was not counted.
-    pub(super) const UNCOUNTED: Self = Self { empty: 0, refunded: 0 };
-}
-
 impl MaxMin {
     /// `flow` in `2^-64` grains per tick; `burst` in grains, the most of each share.
     pub(super) fn new(flow: u128, burst: u64, now: u64) -> Self {
@@ -147,26 +133,21 @@ impl MaxMin {
         }
     }
 
-    /// Takes `grains` if they are there.
-    pub(super) fn take(&mut self, share: &mut Share, grains: u64) -> Option<ShareMark> {
+    /// Takes `grains` if they are there. Returns the mark of the take: where the share is empty then, plus all refunds so far.
+    pub(super) fn take(&mut self, share: &mut Share, grains: u64) -> Option<u128> {
         let empty = self.empty(share) + u128::from(grains);
         if empty > self.level {
             return None;
         }
         self.set_empty(share, empty);
-        let refunded = share.refunded;
-        Some(ShareMark { empty, refunded })
+        Some(empty + share.refunded)
     }
 
     /// Refunds a take, as far as its grains would still be there: not the part that the share could not have held by
     /// now. Returns whether that was anything.
-    pub(super) fn give_back(&mut self, share: &mut Share, mark: ShareMark, grains: u64) -> bool {
+    pub(super) fn give_back(&mut self, share: &mut Share, mark: u128, grains: u64) -> bool {
         let empty = self.empty(share);
-        // The room that was left then, less the distribution since, less the refunds since.
-        let grains = mark
-            .empty
-            .saturating_sub(self.floor(share, mark))
-            .min(u128::from(grains));
+        let grains = self.room_since(share, mark).min(grains.into());
         self.set_empty(share, empty - grains);
         share.refunded += grains;
         grains > 0
@@ -174,19 +155,16 @@ impl MaxMin {
 
     /// Takes `grains` more for a take, into debt if need be. Returns the new mark: the part of the old that may still
     /// come back, and the new grains.
-    pub(super) fn take_more(&mut self, share: &mut Share, mark: ShareMark, grains: u64) -> ShareMark {
-        let kept = mark.empty.saturating_sub(self.floor(share, mark));
+    pub(super) fn take_more(&mut self, share: &mut Share, mark: u128, grains: u64) -> u128 {
+        let kept = self.room_since(share, mark);
         let empty = self.empty(share) + u128::from(grains);
         self.set_empty(share, empty);
-        ShareMark {
-            empty: self.level - self.burst() + kept + u128::from(grains),
-            refunded: share.refunded,
-        }
+        self.level - self.burst() + share.refunded + kept + u128::from(grains)
     }
 
-    /// The least level at which the share can have been empty, by the refunds since.
-    fn floor(&self, share: &Share, mark: ShareMark) -> u128 {
-        self.level - self.burst() + (share.refunded - mark.refunded)
+    /// The room that was left at the mark, less the distribution and the refunds since.
+    fn room_since(&self, share: &Share, mark: u128) -> u128 {
+        mark.saturating_sub(self.level - self.burst() + share.refunded)
     }
 
     /// Removes the share. Returns whether that leaves more to the others.

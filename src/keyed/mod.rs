@@ -2,7 +2,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Keyed`] | a map from keys to limiters or policies, bounded, which never hands a limited key a new limiter |
+//! | [`Keyed`] | a limiter or a policy for each key, in a bounded map that never gives a limited key a new limiter |
 //! | [`KeyedRate`] | one quota for all keys, a few dozen bytes each, and nothing but `try_acquire` |
 //! | [`FairBudget`] | one rate that the keys share, max-min fairly; [`FairShare`] is one key's part of it |
 //! | [`Shared`] | a leg that the limiters of several keys share: a global budget |
@@ -13,7 +13,7 @@
 //! Addresses and names come from outside. An attacker who chooses keys of one hash makes a map slow for every caller.
 //! So each map hashes by a secret of its own, of 128 bits from the operating system, and never reveals a hash or an
 //! order that depends on one. The hash is foldhash, which is fast, and resists keys that were chosen without the
-//! secret. It is no cryptographic hash. If an attacker may time single lookups of one process long and finely enough to
+//! secret. Foldhash is no cryptographic hash. If an attacker may time single lookups of one process long and finely enough to
 //! solve for the secret, take [`Keyed::siphash`], [`KeyedRate::siphash`], for some 8 ns more per lookup.
 
 mod fair;

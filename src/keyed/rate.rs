@@ -2,11 +2,10 @@
 
 use super::hashing::Hashing;
 use super::shards::{Shard, Shards};
-use super::table::{KeyHash, MAX_SLOTS, SweepOrder, Table};
+use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::core::refusal::{Reason, Refusal, Wait};
-use crate::core::status::Status;
-use crate::rate::Quota;
-use crate::rate::SharedAxis;
+use crate::core::status::Description;
+use crate::rate::{Axis, Quota};
 use crate::time::{Clock, Instant};
 use std::borrow::Borrow;
 use std::fmt;
@@ -55,8 +54,8 @@ pub struct KeyedRate<K> {
 }
 
 struct Rates<K> {
-    axis: SharedAxis,
-    /// The axis's gain when a key was last evicted as full: by an earlier reading it may not have been full.
+    axis: Axis,
+    /// Where the axis was when a key was last evicted as full: by an earlier reading it may not have been full.
     dropped: u64,
     positions: Table<K, u64>,
 }
@@ -87,10 +86,10 @@ impl<K> KeyedRate<K> {
     }
 
     fn build(max_entries: usize, quota: Quota, clock: Clock, hashing: Hashing) -> Self {
-        let axis = SharedAxis::new(&quota, &clock, clock.now());
+        let axis = Axis::new(&quota, &clock, clock.now());
         let shards = Shards::new(max_entries, hashing, |part| Rates {
             axis,
-            dropped: 0,
+            dropped: axis.start(),
             positions: Table::new(part),
         });
         Self {
@@ -123,34 +122,44 @@ impl<K> KeyedRate<K> {
 }
 
 impl<K> Rates<K> {
-    /// The axis's gain at `now`.
+    /// Where the axis is at `now`.
     #[inline(always)]
-    fn gained(&mut self, now: Instant) -> u64 {
-        match self.axis.gained(now) {
-            Some(gained) => gained,
+    fn axis_at(&mut self, now: Instant) -> u64 {
+        match self.axis.at(now) {
+            Some(at) => at,
             None => self.start_anew(now),
         }
     }
 
-    /// Runs once in the life of an axis, which is an hour at the least, and mostly years.
+    /// Runs once in the life of an axis, which is some hours at the least, and mostly years. Positions that are older than a life
+    /// could not be told from later ones.
     #[cold]
     fn start_anew(&mut self, now: Instant) -> u64 {
-        let (down, gained) = self.axis.start_anew(now);
-        // A reading from before the new start finds nothing: a bucket that is full by now was not known to be full
-        // then.
-        let full = self.axis.full_at(gained);
-        for (_, position) in self.positions.entries() {
-            *position = position.saturating_sub(down).max(full);
+        let before = self.axis.at_any(now);
+        for (_, _, position) in self.positions.entries() {
+            *position = before.wrapping_sub(self.axis.level(*position, before) as u64);
         }
-        if self.dropped > 0 {
-            self.dropped = self.dropped.saturating_sub(down).max(gained);
-        }
-        gained
+        self.dropped = before;
+        self.axis = self.axis.go_on(now);
+        self.axis.at_any(now)
     }
 
     /// The position of a new key: it may have been here, until the last eviction.
     fn start(&self) -> u64 {
-        self.axis.full_at(self.dropped)
+        self.axis.full(self.dropped)
+    }
+}
+
+/// The position after a take of `n` tokens at `position`, or the one that the axis has to reach for them.
+#[inline(always)]
+fn take(axis: &Axis, position: u64, n: u64, at: u64) -> Result<u64, u64> {
+    let (level, need) = (axis.level(position, at), axis.units(n));
+    let after = at.wrapping_sub(level as u64).wrapping_add(need);
+    // Nothing is there also in debt.
+    if need as i64 <= level.max(0) {
+        Ok(after)
+    } else {
+        Err(after)
     }
 }
 
@@ -161,7 +170,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
     /// `RateExceeded`, with a true `retry_after`; `Oversized` if `n` exceeds the burst; `Saturated`, by the leg
     /// `keyed`, if the key is new and there is no room.
     #[inline]
-    pub fn try_acquire<Q>(&self, key: &Q, n: u64) -> Result<(), Refusal<'_>>
+    pub fn try_acquire<Q>(&self, key: &Q, n: u64) -> Result<(), Refusal>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -170,36 +179,37 @@ impl<K: Hash + Eq> KeyedRate<K> {
         let now = self.clock.now();
         {
             let mut rates = shard.lock();
-            let gained = rates.gained(now);
+            let at = rates.axis_at(now);
             let Rates { axis, positions, .. } = &mut *rates;
             if let Some(position) = positions.find(hash, |known| known.borrow() == key) {
-                return match axis.take(*position, n, gained) {
+                return match take(axis, *position, n, at) {
                     Ok(after) => {
                         *position = after;
                         Ok(())
                     }
-                    Err(distance) => Err(self.refusal(n, distance, axis, now)),
+                    Err(target) => Err(self.refusal(n, target, axis, now)),
                 };
             }
         }
         self.begin(key.to_owned(), n, now, shard, hash)
     }
 
-    fn refusal(&self, n: u64, distance: u64, axis: &SharedAxis, now: Instant) -> Refusal<'_> {
+    fn refusal(&self, n: u64, target: u64, axis: &Axis, now: Instant) -> Refusal {
         if n > self.quota.burst_size() {
-            return Refusal::new(Reason::Oversized, LEG, n, Wait::Never);
+            return Refusal::new(Reason::Oversized, LEG, Wait::Never);
         }
-        let due = axis.due(&self.clock, now, distance);
-        Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
+        let wait = axis.reaches(target).map(|at| Wait::until(&self.clock, now, at));
+        // Nothing comes back at a rate of zero.
+        Refusal::new(Reason::RateExceeded, LEG, wait.unwrap_or(Wait::SPENT))
     }
 
     /// Takes the first tokens of a key.
     #[cold]
-    fn begin(&self, key: K, n: u64, now: Instant, shard: &Shard<Rates<K>>, hash: KeyHash) -> Result<(), Refusal<'_>> {
+    fn begin(&self, key: K, n: u64, now: Instant, shard: &Shard<Rates<K>>, hash: KeyHash) -> Result<(), Refusal> {
         // The evicted key is dropped after the lock is released, as is one that is not kept.
         let _gone;
         let mut rates = shard.lock();
-        let gained = rates.gained(now);
+        let at = rates.axis_at(now);
         let start = rates.start();
         let Rates {
             axis,
@@ -209,22 +219,22 @@ impl<K: Hash + Eq> KeyedRate<K> {
         // Another thread may have added the key meanwhile.
         let known = positions.find(hash, |known| *known == key);
         let before = known.as_deref().copied().unwrap_or(start);
-        let after = axis
-            .take(before, n, gained)
-            .map_err(|distance| self.refusal(n, distance, axis, now))?;
+        let after = take(axis, before, n, at).map_err(|target| self.refusal(n, target, axis, now))?;
         if let Some(position) = known {
             *position = after;
             return Ok(());
         }
         if !positions.has_room() {
-            let full = positions.sweep(SweepOrder::Spread, &mut { LOOKS }, |position| {
-                axis.is_full(*position, gained)
+            let full = positions.sweep(&mut { LOOKS }, |position| {
+                axis.level(*position, at) >= axis.whole_burst() as i64
             });
             let Some(full) = full else {
-                return Err(Refusal::new(Reason::Saturated, "keyed", n, Wait::Never));
+                return Err(Refusal::new(Reason::Saturated, "keyed", Wait::EVENT));
             };
             _gone = positions.remove(full);
-            *dropped = gained.max(*dropped);
+            if at.wrapping_sub(*dropped) as i64 > 0 {
+                *dropped = at;
+            }
         }
         positions.insert(hash, key, after);
         Ok(())
@@ -236,7 +246,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.look(key, |axis, position, gained, _| axis.available(position, gained))
+        self.look(key, |axis, position, at, _| axis.tokens(axis.level(position, at)))
     }
 
     /// The status of `key`'s rate; `None` if the quota is unlimited. A snapshot.
@@ -256,23 +266,27 @@ impl<K: Hash + Eq> KeyedRate<K> {
     /// assert_eq!((window, next), (Duration::from_secs(20), Some(Duration::from_secs(10))));
     /// # let _: &KeyedRate<String> = &logins;
     /// ```
-    pub fn status<Q>(&self, key: &Q) -> Option<Status<'static>>
+    pub fn status<Q>(&self, key: &Q) -> Option<Description<'static>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (available, next) = self.look(key, |axis, position, gained, now| {
-            let next = axis.take(position, 1, gained).err();
-            let due = next.map_or(Duration::ZERO, |distance| axis.due(&self.clock, now, distance).after());
-            (axis.available(position, gained), due)
+        if self.quota.is_unlimited() {
+            return None;
+        }
+        let (available, next) = self.look(key, |axis, position, at, now| {
+            let next = take(axis, position, 1, at)
+                .err()
+                .and_then(|target| axis.reaches(target));
+            let due = next.map_or(Duration::ZERO, |due| self.clock.between(now, due));
+            (axis.tokens(axis.level(position, at)), due)
         });
         let next = (self.quota.count() > 0 || available > 0).then_some(next);
-        let state = self.quota.status(available, next)?;
-        Some(Status::new(LEG, LEG, state))
+        Some(Description::new(LEG).state(self.quota.status(available, next)))
     }
 
-    /// What `look` says of the position of `key`, of the axis's gain, and of the instant of both.
-    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&SharedAxis, u64, u64, Instant) -> R) -> R
+    /// What `look` says of the position of `key`, of the axis, and of the instant of both.
+    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&Axis, u64, u64, Instant) -> R) -> R
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -280,11 +294,11 @@ impl<K: Hash + Eq> KeyedRate<K> {
         let (shard, hash) = self.shards.place(key);
         let now = self.clock.now();
         let mut rates = shard.lock();
-        let gained = rates.gained(now);
+        let at = rates.axis_at(now);
         let start = rates.start();
         let known = rates.positions.find(hash, |known| known.borrow() == key);
         let position = known.map_or(start, |position| *position);
-        look(&rates.axis, position, gained, now)
+        look(&rates.axis, position, at, now)
     }
 }
 

@@ -1,25 +1,10 @@
 //! A leg that several limiters share.
 
-use crate::core::ask::Demand;
-use crate::core::delegate::delegate;
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::Status;
-use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, ClockReading};
+use crate::core::limiter::{Limiter, delegate};
+use crate::core::status::Description;
 use std::sync::Arc;
 
-/// A handle on a limiter that outlives the limiters it is a leg of: the global budget behind all keys of a
-/// [`Keyed`](crate::Keyed). Clones are the same limiter.
-///
-/// It differs from an [`Arc`] in one thing: an entry of the map may be evicted in any state of the shared limiter,
-/// since that state is not the entry's.
-///
-/// # Fairness
-/// If each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore) or a rate, keys take
-/// turns. Each policy has one place in its queue, that of its head, and joins at the end again once it was served. With
-/// any number of waiters at one key, another key's next request is served within one round. For a rate whose parts also
-/// hold for requests that do not wait, see [`FairBudget`](super::FairBudget).
+/// Lets the limiters of several keys of a [`Keyed`](crate::Keyed) have one leg in common: a global budget behind all keys.
 ///
 /// ```
 /// # use tollgate::{Ask, Keyed, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
@@ -37,11 +22,21 @@ use std::sync::Arc;
 /// assert_eq!(all.available_permits(), 1);
 /// # drop(permits);
 /// ```
+///
+/// Clones are handles of the same limiter. A `Shared` differs from an [`Arc`] in one thing: it always says that it is
+/// [as new](crate::status::Description::is_as_new). So the map may evict an entry in any state of the shared limiter, since that state is
+/// not the entry's.
+///
+/// # Fairness
+/// If each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore) or a rate, keys take
+/// turns. Each policy has one place in the queue of the shared limiter, that of its head, and joins at the end again once it was served.
+/// With any number of waiters at one key, another key's next request is served within one round. For a rate whose parts also
+/// hold for requests that do not wait, see [`FairBudget`](super::FairBudget).
 #[derive(Debug)]
 pub struct Shared<L>(Arc<L>);
 
 impl<L> Shared<L> {
-    /// A handle on `limiter`.
+    /// A handle of `limiter`.
     pub fn new(limiter: L) -> Self {
         Self(Arc::new(limiter))
     }
@@ -69,9 +64,9 @@ impl<L> std::ops::Deref for Shared<L> {
 impl<L: Limiter> Limiter for Shared<L> {
     type Ticket = L::Ticket;
 
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        true
-    }
+    delegate!(self => self.0; try_reserve cancel finish settle look leave watch);
 
-    delegate!(self => self.0; try_reserve cancel commit settle finish forget callbacks ready_at clock clocks queues visit_status visit_sources);
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.0.describe(&mut |leg| visit(leg.as_new(true)));
+    }
 }

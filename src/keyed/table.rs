@@ -46,15 +46,6 @@ const NEAR: usize = 4;
 /// The number of neighbouring cells that eviction checks before it goes on elsewhere.
 const BLOCK: usize = 8;
 
-/// The order in which eviction checks the cells. Each visits all of them before it returns to one.
-#[derive(Clone, Copy)]
-pub(super) enum SweepOrder {
-    /// Blocks of cells, each far from the one before.
-    Spread,
-    /// Downwards, so that an entry that moves into a gap has been checked already.
-    Down,
-}
-
 /// The cells for a number of entries: a quarter of all stay empty.
 const fn cells_for(entries: usize) -> usize {
     entries + entries / 3 + 1
@@ -160,7 +151,7 @@ impl<K, V> Table<K, V> {
         for entry in old.into_iter().flatten() {
             self.put(entry);
         }
-        self.rewind();
+        self.hand = 0;
         let blocks = self.blocks();
         // Multiples of the golden section are spread most evenly.
         let golden = blocks * 618 / 1_000;
@@ -215,38 +206,25 @@ impl<K, V> Table<K, V> {
         self.remove(position)
     }
 
-    /// Resets the hand to an empty cell: nothing is ever moved across one.
-    pub(super) fn rewind(&mut self) {
-        self.hand = self.cells.iter().position(Option::is_none).unwrap_or(0);
-    }
-
     fn blocks(&self) -> usize {
         self.cells.len().div_ceil(BLOCK)
     }
 
-    /// Moves the hand to the next cell: downwards in a block, and then to the top of another.
-    fn step(&mut self, order: SweepOrder) {
+    /// Moves the hand to the next cell: downwards in a block, and then to the top of another. It visits all cells before it returns to
+    /// one.
+    fn step(&mut self) {
         if self.hand % BLOCK != 0 {
             self.hand -= 1;
             return;
         }
-        let stride = match order {
-            SweepOrder::Spread => self.stride,
-            SweepOrder::Down => self.blocks() - 1,
-        };
-        let block = (self.hand / BLOCK + stride) % self.blocks();
+        let block = (self.hand / BLOCK + self.stride) % self.blocks();
         self.hand = (block * BLOCK + BLOCK - 1).min(self.cells.len() - 1);
     }
 
     /// The cell of the next entry that `may_go` accepts. Takes one off `looks` for each entry checked.
-    pub(super) fn sweep(
-        &mut self,
-        order: SweepOrder,
-        looks: &mut usize,
-        may_go: impl Fn(&mut V) -> bool,
-    ) -> Option<usize> {
+    pub(super) fn sweep(&mut self, looks: &mut usize, may_go: impl Fn(&mut V) -> bool) -> Option<usize> {
         while *looks > 0 && self.len > 0 {
-            self.step(order);
+            self.step();
             let Some(entry) = &mut self.cells[self.hand] else {
                 continue;
             };
@@ -269,10 +247,10 @@ impl<K, V> Table<K, V> {
         self.position(hash, |entry| is(&entry.value))
     }
 
-    /// All keys and values.
-    pub(super) fn entries(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+    /// All keys and values, and the hashes of the keys.
+    pub(super) fn entries(&mut self) -> impl Iterator<Item = (KeyHash, &K, &mut V)> {
         let entries = self.cells.iter_mut().flatten();
-        entries.map(|entry| (&entry.key, &mut entry.value))
+        entries.map(|entry| (entry.hash, &entry.key, &mut entry.value))
     }
 }
 
@@ -323,34 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_visits_each_slot_once_also_when_it_removes_some() {
-        let mut table = Table::<u32, u32>::new(100);
-        for key in 0..100 {
-            table.insert(spread_out(key), key, key);
-        }
-        table.rewind();
-        let (mut looks, mut seen) = (100, Vec::new());
-        while let Some(position) = table.sweep(SweepOrder::Down, &mut looks, |_| true) {
-            let value = *table.slot(position).unwrap().1;
-            seen.push(value);
-            if value.is_multiple_of(3) {
-                assert_eq!(table.remove(position), Some((value, value)));
-            }
-        }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..100).collect::<Vec<_>>());
-        assert_eq!(table.len(), 66);
-    }
-
-    #[test]
-    fn a_spread_sweep_visits_each_slot_once() {
+    fn a_sweep_visits_each_slot_once() {
         for max in [1, 7, 60, 100, 1_000] {
             let mut table = Table::<u32, u32>::new(max);
             for key in 0..max as u32 {
                 table.insert(spread_out(key), key, key);
             }
             let (mut looks, mut seen) = (max, Vec::new());
-            while let Some(position) = table.sweep(SweepOrder::Spread, &mut looks, |_| true) {
+            while let Some(position) = table.sweep(&mut looks, |_| true) {
                 seen.push(*table.slot(position).unwrap().1);
             }
             seen.sort_unstable();
@@ -365,7 +323,7 @@ mod tests {
         let mut table = Table::<u32, u32>::new(MAX as usize);
         for key in 0..6 * MAX {
             if !table.has_room() {
-                let at = table.sweep(SweepOrder::Spread, &mut 1, |_| true).unwrap();
+                let at = table.sweep(&mut 1, |_| true).unwrap();
                 table.remove(at);
             }
             table.insert(spread_out(key), key, key);
@@ -388,13 +346,10 @@ mod tests {
             let found = table.find(KeyHash::MAX, |&k| k == key).is_some();
             assert_eq!(found, !key.is_multiple_of(2), "{key}");
         }
-        table.rewind();
-        let (mut looks, mut seen) = (table.len(), 0);
-        while let Some(position) = table.sweep(SweepOrder::Down, &mut looks, |_| true) {
-            table.remove(position);
-            seen += 1;
+        for key in (1..500).step_by(2) {
+            assert_eq!(table.take(KeyHash::MAX, |&k| k == key), Some((key, key)));
         }
-        assert_eq!((seen, table.len()), (250, 0));
+        assert_eq!(table.len(), 0);
     }
 
     #[test]

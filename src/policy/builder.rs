@@ -1,12 +1,10 @@
 //! Builds a policy: its legs, and the bounds of its queue.
 
+use super::driver::Settings;
+use super::order::{Eviction, Order, OrderError};
 use super::policy::Policy;
-use super::settings::{QueueOrder, Settings};
-use crate::core::and::And;
-use crate::core::boxed::BoxLimiter;
+use crate::core::legs::Legs;
 use crate::core::limiter::Limiter;
-use crate::semaphore::{Eviction, Order, OrderError};
-use crate::sync::wait_queue::QueueId;
 use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;
@@ -35,14 +33,15 @@ use std::time::Duration;
 #[must_use = "a builder does nothing until it builds"]
 pub struct PolicyBuilder<L = ()> {
     limiter: L,
-    /// By leg, the numbers of clocks and queues that it and the legs before it show.
-    shown: Vec<(usize, usize)>,
+    /// By leg, the number of descriptions that it and the legs before it show.
+    shown: Vec<usize>,
     clock: Option<Clock>,
     max_wait: Option<Duration>,
     max_queue: usize,
-    reject_early_from: Option<usize>,
     lateness: Duration,
-    order: QueueOrder,
+    work_time: Duration,
+    order: Order,
+    eviction: Eviction,
 }
 
 impl PolicyBuilder {
@@ -56,9 +55,10 @@ impl PolicyBuilder {
             clock: None,
             max_wait: None,
             max_queue: usize::MAX,
-            reject_early_from: None,
             lateness: Self::LATENESS,
-            order: QueueOrder::FIFO,
+            work_time: Duration::ZERO,
+            order: Order::Fifo,
+            eviction: Eviction::Never,
         }
     }
 
@@ -70,8 +70,8 @@ impl PolicyBuilder {
 
 impl<L: Limiter + 'static> PolicyBuilder<L> {
     /// Adds a leg. It counts calls unless it says otherwise ([`per`](crate::LimiterExt::per)).
-    pub fn limit<M: Limiter + 'static>(self, leg: M) -> PolicyBuilder<And<L, M>> {
-        self.with(|limiter| And::new(limiter, leg))
+    pub fn limit<M: Limiter + 'static>(self, leg: M) -> PolicyBuilder<(L, M)> {
+        self.with(|limiter| (limiter, leg))
     }
 
     /// Puts the legs so far into a box: the policy is a `Policy<BoxLimiter>`, whatever they are. An admission then costs one
@@ -91,8 +91,8 @@ impl<L: Limiter + 'static> PolicyBuilder<L> {
     /// assert!(upstream.policy.try_admit(1).is_ok());
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    pub fn boxed(self) -> PolicyBuilder<BoxLimiter> {
-        self.map(BoxLimiter::new)
+    pub fn boxed(self) -> PolicyBuilder<Legs> {
+        self.map(|limiter| Legs::new().and(limiter))
     }
 
     /// Builds the policy of the legs that were added.
@@ -100,20 +100,19 @@ impl<L: Limiter + 'static> PolicyBuilder<L> {
     /// # Errors
     /// [`PolicyError`] when two clocks are used, when a queue stands in two legs, or when the order is wrong.
     pub fn build(self) -> Result<Policy<L>, PolicyError> {
-        self.order.order.check().map_err(PolicyError::Order)?;
-        let first = self.clock.clone().or_else(|| self.limiter.clock().cloned());
-        let clock = first.unwrap_or_default();
-        let leg = |known: fn(&(usize, usize)) -> usize, at: usize| {
-            let leg = self.shown.iter().position(|leg| at < known(leg));
+        self.order.check().map_err(PolicyError::Order)?;
+        let clock = self
+            .clock
+            .clone()
+            .or_else(|| clock_of(&self.limiter))
+            .unwrap_or_default();
+        let leg = |at: usize| {
+            let leg = self.shown.iter().position(|&shown| at < shown);
             leg.unwrap_or(self.shown.len() - 1)
         };
         match Misfit::of(&self.limiter, &clock) {
-            Some(Misfit::OtherClock(at)) => Err(PolicyError::OtherClock {
-                leg: leg(|shown| shown.0, at),
-            }),
-            Some(Misfit::SameQueue(at)) => Err(PolicyError::SameQueue {
-                leg: leg(|shown| shown.1, at),
-            }),
+            Some(Misfit::OtherClock(at)) => Err(PolicyError::OtherClock { leg: leg(at) }),
+            Some(Misfit::SameQueue(at)) => Err(PolicyError::SameQueue { leg: leg(at) }),
             None => {
                 let settings = self.settings(&clock);
                 Ok(Policy::with(self.limiter, clock, settings))
@@ -130,19 +129,19 @@ impl<L> PolicyBuilder<L> {
             clock: self.clock,
             max_wait: self.max_wait,
             max_queue: self.max_queue,
-            reject_early_from: self.reject_early_from,
             lateness: self.lateness,
+            work_time: self.work_time,
             order: self.order,
+            eviction: self.eviction,
         }
     }
 
     /// Adds a leg, by `add`.
     fn with<M: Limiter>(self, add: impl FnOnce(L) -> M) -> PolicyBuilder<M> {
         let mut builder = self.map(add);
-        let (mut clocks, mut queues) = (0, 0);
-        builder.limiter.clocks(&mut |_| clocks += 1);
-        builder.limiter.queues(&mut |_| queues += 1);
-        builder.shown.push((clocks, queues));
+        let mut shown = 0;
+        builder.limiter.describe(&mut |_| shown += 1);
+        builder.shown.push(shown);
         builder
     }
 
@@ -164,28 +163,11 @@ impl<L> PolicyBuilder<L> {
         self
     }
 
-    /// Units of all waiters at most: a request for three counts as three.
-    ///
-    /// ```
-    /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
-    /// # use std::time::Duration;
-    /// let clock = ManualClock::new();
-    /// let policy = Policy::builder().limit(Semaphore::new(10)).max_queue_units(5).lateness(Duration::ZERO).on(&clock).build()?;
-    /// let _held = policy.try_admit(10).unwrap();
-    /// let refused = clock.run(policy.admit(6)).unwrap_err();
-    /// assert_eq!(refused.reason(), Reason::QueueFull);
-    /// # Ok::<(), tollgate::PolicyError>(())
-    /// ```
-    pub fn max_queue_units(mut self, units: u64) -> Self {
-        self.order.max_units = units;
-        self
-    }
-
     /// What happens to a newcomer when the queue is full. Unless set, it is refused. With
     /// [`Oldest`](Eviction::Oldest) the oldest waiters are refused with `QueueFull`, as many as it takes; none for a
     /// newcomer that could not wait even alone.
     pub fn eviction(mut self, eviction: Eviction) -> Self {
-        self.order.eviction = eviction;
+        self.eviction = eviction;
         self
     }
 
@@ -222,48 +204,39 @@ impl<L> PolicyBuilder<L> {
     #[doc(alias = "lifo")]
     #[doc(alias = "priority")]
     pub fn order(mut self, order: Order) -> Self {
-        self.order.order = order;
+        self.order = order;
         self
     }
 
-    /// Refuses some newcomers by chance once `from` callers wait, and the more the longer the queue is. With 60 here and a
-    /// [`max_queue`](Self::max_queue) of 100, half of the newcomers are refused while 80 wait. They are refused at once, as if
-    /// the queue were full, while there is still time to go elsewhere; and a burst is thinned, not cut off.
-    ///
-    /// The chance is that of random early detection (S. Floyd and V. Jacobson, 1993), from a fixed seed.
+    /// The time that the work takes once it is admitted; zero unless set. A caller with a deadline
+    /// ([`admit_timeout`](Policy::admit_timeout)) then waits for so much less: work that could not end in time does not start.
     ///
     /// ```
-    /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
+    /// # use tollgate::{ManualClock, Policy, Quota, Reason, TokenBucket};
+    /// # use std::time::Duration;
     /// let clock = ManualClock::new();
     /// let policy = Policy::builder()
-    ///     .limit(Semaphore::new(1))
-    ///     .max_queue(100)
-    ///     .reject_early(60)
-    ///     .on(&clock)
+    ///     .limit(TokenBucket::new(Quota::per_second(1)).on(&clock))
+    ///     .work_time(Duration::from_millis(300))
     ///     .build()?;
-    /// let held = policy.try_admit(1).unwrap();
-    /// let mut waits: Vec<_> = (0..120).map(|_| Box::pin(policy.admit(1))).collect();
-    /// let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    /// let refused = waits.iter_mut().filter_map(|wait| match wait.as_mut().poll(&mut context) {
-    ///     std::task::Poll::Ready(refused) => refused.err(),
-    ///     std::task::Poll::Pending => None,
+    /// clock.run(async {
+    ///     drop(policy.admit(1).await);
+    ///     let late = policy.admit_timeout(1, Duration::from_millis(1_200)).await.unwrap_err();
+    ///     assert_eq!(late.reason(), Reason::TimedOut);
+    ///     assert!(policy.admit_timeout(1, Duration::from_millis(1_300)).await.is_ok());
     /// });
-    /// assert!(refused.into_iter().all(|refused| refused.reason() == Reason::QueueFull));
-    /// assert!((61..100).contains(&policy.waiting()));
-    /// # drop((waits, held));
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    #[doc(alias = "random reject_early_from detection")]
-    pub fn reject_early(mut self, from: usize) -> Self {
-        self.reject_early_from = Some(from);
+    pub fn work_time(mut self, work_time: Duration) -> Self {
+        self.work_time = work_time;
         self
     }
 
     /// The lateness of a waiter (timers are coarse) that still counts as of its due instant; 10 ms unless set.
     ///
     /// By counted instants every rate and window holds exactly. By real instants a leg may admit up to
-    /// `lateness x rate` more while waiters are served. [`Duration::ZERO`] is strict: nothing is made up for, nothing
-    /// exceeds, and a rate above one per timer tick is not met by waiters.
+    /// `lateness x rate` more while waiters are served. [`Duration::ZERO`] is strict: a late timer loses its time. Rates above one per
+    /// timer tick (1,000/s) are then not reached by waiting callers.
     pub fn lateness(mut self, lateness: Duration) -> Self {
         self.lateness = lateness;
         self
@@ -273,9 +246,10 @@ impl<L> PolicyBuilder<L> {
         Settings {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
             max_queue: self.max_queue,
-            reject_early_from: self.reject_early_from,
             lateness: clock.ticks_of(self.lateness),
+            work: clock.ticks_of(self.work_time),
             order: self.order.clone(),
+            eviction: self.eviction,
             misfit: false,
         }
     }
@@ -291,34 +265,40 @@ impl<L> fmt::Debug for PolicyBuilder<L> {
     }
 }
 
-/// Why no policy can wait for a limiter.
+/// The clock of the first leg that has one.
+pub(super) fn clock_of(limiter: &impl Limiter) -> Option<Clock> {
+    let mut clock = None;
+    limiter.describe(&mut |leg| {
+        if clock.is_none() {
+            clock = leg.clock.cloned();
+        }
+    });
+    clock
+}
+
+/// Why no policy can wait for a limiter, with the number of the description that says so.
 pub(super) enum Misfit {
-    /// It decides by another clock than the policy waits by: instants of the two cannot be compared. With the number of clocks that
-    /// it shows before that one.
+    /// It decides by another clock than the policy waits by: instants of the two cannot be compared.
     OtherClock(usize),
-    /// One queue stands in it twice: a policy could not tell its two places there apart. With the number of queues that it shows
-    /// before the second. A queue that hands nothing over may stand in several legs: its turn is one for all of them.
+    /// One queue that hands over stands in it twice: a policy could not tell its two places there apart. A limiter that hands nothing
+    /// over may stand in several legs: its place is one for all of them.
     SameQueue(usize),
 }
 
 impl Misfit {
     pub(super) fn of(limiter: &impl Limiter, clock: &Clock) -> Option<Self> {
-        let (mut clocks, mut off) = (0, None);
-        limiter.clocks(&mut |other| {
-            if !other.is_same(clock) {
-                off.get_or_insert(clocks);
+        let (mut number, mut misfit, mut queues) = (0, None, Vec::new());
+        limiter.describe(&mut |leg| {
+            if leg.clock.is_some_and(|other| !other.is_same(clock)) {
+                misfit.get_or_insert(Self::OtherClock(number));
             }
-            clocks += 1;
-        });
-        let (mut queues, mut doubled) = (Vec::new(), None);
-        limiter.queues(&mut |queue| {
-            let id = (!queue.holds_nothing()).then(|| QueueId::of_queue(queue));
-            if id.is_some() && queues.contains(&id) {
-                doubled.get_or_insert(queues.len());
+            if leg.hands_over.is_some_and(|queue| queues.contains(&queue)) {
+                misfit.get_or_insert(Self::SameQueue(number));
             }
-            queues.push(id);
+            queues.extend(leg.hands_over);
+            number += 1;
         });
-        off.map(Self::OtherClock).or(doubled.map(Self::SameQueue))
+        misfit
     }
 }
 

@@ -1,15 +1,10 @@
 //! A bypass queue: a second queue in front of the limiter of a policy.
 
+use super::driver::Settings;
+use super::order::{Eviction, Order};
 use super::policy::Policy;
-use super::settings::{QueueOrder, Settings};
-use crate::core::ask::Demand;
-use crate::core::delegate::delegate;
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::limiter::{Limiter, delegate};
 use crate::core::permit::Permit;
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::Status;
-use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, ClockReading};
 use std::time::Duration;
 
 impl<L: Limiter + 'static> Policy<L> {
@@ -20,9 +15,9 @@ impl<L: Limiter + 'static> Policy<L> {
     /// data. Each queue has bounds of its own.
     ///
     /// # Fairness
-    /// Each queue is in order by itself. The two take turns at what they wait for, however long either is: a waiter that is
-    /// alone in the bypass queue waits for one permit, or for the tokens of one request, besides its own. The same goes for any
-    /// policies that share a limiter.
+    /// Each queue is in order by itself. The two are served alternately, however long either is: a waiter that is alone in the bypass
+    /// queue waits for one permit, or for the tokens of one request, besides its own. The same goes for any policies that share a
+    /// limiter.
     ///
     /// ```
     /// # use tollgate::{ManualClock, Policy, Semaphore};
@@ -56,10 +51,9 @@ impl<L: Limiter + 'static> Policy<L> {
         let settings = Settings {
             max_wait: Some(clock.ticks_of(max_wait)),
             max_queue,
-            reject_early_from: None,
-            lateness: self.core().settings.lateness(),
-            order: QueueOrder::FIFO,
-            misfit: self.core().settings.misfit,
+            order: Order::Fifo,
+            eviction: Eviction::Never,
+            ..self.core().settings.clone()
         };
         Policy::with(Bypass(self.clone()), clock, settings)
     }
@@ -108,11 +102,5 @@ impl<L: Limiter + 'static> Permit<Policy<Bypass<L>>> {
 
 impl<L: Limiter + 'static> Limiter for Bypass<L> {
     type Ticket = L::Ticket;
-
-    fn clock(&self) -> Option<&Clock> {
-        Some(self.0.clock())
-    }
-
-    delegate!(self => self.0.limiter(); try_reserve cancel commit settle finish forget callbacks ready_at queues visit_status visit_sources);
-    delegate!(self => self.0; clocks);
+    delegate!(self => self.0.limiter(); try_reserve cancel settle finish look leave watch describe);
 }

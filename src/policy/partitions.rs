@@ -1,21 +1,20 @@
 //! One limit, shared by classes.
 
-use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome};
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{self, Status};
-use crate::sync::notify::Notify;
+use crate::core::ask::{Demand, Role};
+use crate::core::limiter::{Limiter, Outcome};
+use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::core::status::{self, Description};
 use crate::sync::shim::Mutex;
-use crate::sync::wait_queue::{Permits, QueueDemand, QueueId, QueueKey, WaitQueue};
-use crate::time::ClockReading;
-use std::collections::VecDeque;
+use crate::sync::wait_queue::{Place, Watch, Watchers};
+use crate::sync::wake::wake;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 const LEG: &str = "partition";
 
-/// A limit on how many run at once, shared by classes of work. All classes together never hold more than the limit,
+/// Limits how many run at once, for several classes of work together. All classes together never hold more than the limit,
 /// whatever the rule:
 ///
 /// | made by | a class is admitted while | prefer it when |
@@ -23,28 +22,6 @@ const LEG: &str = "partition";
 /// | [`guaranteed`](Self::guaranteed) | the unused parts of the others stay free | no class may starve |
 /// | [`lent`](Self::lent) | anything is free | idle capacity is worse than waiting for one's own |
 /// | [`levels`](Self::levels) | all together hold less than its part of the limit | important work goes first under overload |
-///
-/// With a limit of 10 and parts of 0.3 and 0.7: guaranteed, the first class gets 3 and the second 7. With parts of 0.3
-/// and 0.5, the remaining 2 go to the first caller of either. Lent, either gets 10, if the other holds nothing. By
-/// levels of 1 and 0.7, the second is refused from 7 in flight on, and the first from 10 on.
-///
-/// Each class is a [`Limiter`] of its own. A permit that is forgotten counts as held for good. To wait in turn, put the
-/// class into a [`Policy`](crate::Policy).
-///
-/// An ask for more units than a class could ever hold is refused as [`Oversized`](Reason::Oversized). After the limit or the
-/// part was lowered, a waiter for more than that waits until it is raised again, and holds up none that fit.
-///
-/// # Fairness
-/// Policies that wait take turns, for any classes and any number of waiters in each: a returned permit goes to the
-/// policy that has waited longest. A class passes others only by permits that they could not take: within its own
-/// guaranteed part, or by a higher level. A call that does not wait, [`try_admit`](crate::LimiterExt::try_admit), takes
-/// nothing that a policy waits for.
-///
-/// **Starvation**: by levels, a class waits for as long as those above it fill the rest. Give classes that must not
-/// starve the same level, or guaranteed parts.
-///
-/// # Memory ordering
-/// The writes of a holder, before it returns its permit, are visible to later holders.
 ///
 /// ```
 /// # use tollgate::policy::Partitions;
@@ -57,6 +34,29 @@ const LEG: &str = "partition";
 /// # drop(held);
 /// # Ok::<(), tollgate::policy::PartitionsError>(())
 /// ```
+///
+/// With a limit of 10 and parts of 0.3 and 0.7: guaranteed, the first class gets 3 and the second 7. With parts of 0.3
+/// and 0.5, the remaining 2 go to the first caller of either. Lent, either gets 10, if the other holds nothing. By
+/// levels of 1 and 0.7, the second is refused from 7 in flight on, and the first from 10 on.
+///
+/// Each class is a [`Limiter`] of its own. To wait in turn, put the class into a [`Policy`](crate::Policy). A permit that is forgotten
+/// counts as held for good.
+///
+/// An ask for more units than a class could hold while the others hold nothing is refused as [`Oversized`](Reason::Oversized) at once; a
+/// waiter for more than that is refused when the limit or the part is lowered. A class that may hold nothing at all is paused: asks of it
+/// wait until the limit or its part is raised.
+///
+/// # Fairness
+/// Policies that wait take turns, for any classes and any number of waiters in each: a returned permit goes to the
+/// policy that has waited longest. A class passes others only by permits that they could not take: within its own
+/// guaranteed part, or by a higher level. A call that does not wait, [`try_admit`](crate::LimiterExt::try_admit), takes
+/// nothing that a policy waits for.
+///
+/// **Starvation**: by levels, a class waits for as long as those above it fill the rest. Give classes that must not
+/// starve the same level, or guaranteed parts.
+///
+/// # Memory ordering
+/// The writes of a holder, before it returns its permit, are visible to later holders.
 pub struct Partitions {
     classes: Box<[Arc<Class>]>,
     shared: Arc<Shared>,
@@ -64,71 +64,60 @@ pub struct Partitions {
 
 struct Shared {
     state: Mutex<PartitionState>,
-    /// Notified when the limit has changed.
-    notify: Notify,
+    watchers: Watchers,
 }
 
 struct PartitionState {
     shares: Shares,
-    /// The most that each class could hold under any settings so far.
-    largest: Box<[u64]>,
-    /// The waiting policies, each by its head, in order of arrival.
-    waiting: VecDeque<Waiter>,
-    /// The key of the next.
-    next: u64,
+    /// The waiters of each class: the heads of policies, by their age.
+    waiting: Box<[BTreeMap<u64, Waiter>]>,
 }
 
 struct Waiter {
-    /// Ascending along the queue.
-    key: u64,
-    class: usize,
     units: u64,
-    /// Shared, so that it can be cloned without running foreign code under the lock.
-    waker: Arc<Waker>,
+    waker: Waker,
 }
 
 impl PartitionState {
-    fn new(shares: Shares) -> Self {
-        Self {
-            largest: shares.most_of_each().collect(),
-            shares,
-            waiting: VecDeque::new(),
-            next: 0,
+    /// The oldest waiter of `class` that may be admitted while nothing is held.
+    fn first(&self, class: usize) -> Option<(u64, &Waiter)> {
+        let most = self.shares.most(class);
+        let mut waiting = self.waiting[class].iter();
+        waiting.find_map(|(&age, waiter)| (waiter.units <= most).then_some((age, waiter)))
+    }
+
+    /// True if `units` of `class` fit now, and take nothing from an older waiter. All are older than a demand without an age.
+    fn admits(&self, class: usize, units: u64, age: Option<u64>) -> bool {
+        let waits_for_it = |other: usize| {
+            let is_older = |(first, _)| age.is_none_or(|age| first < age);
+            self.first(other).is_some_and(is_older) && !self.shares.passes(class, units, other)
+        };
+        self.shares.fits(class, units) && !(0..self.waiting.len()).any(waits_for_it)
+    }
+
+    /// Would `units` of `class` be admitted behind `ahead` others?
+    fn judge(&self, class: usize, units: u64, ahead: u64, age: Option<u64>) -> Result<(), Refusal> {
+        let most = self.shares.most(class);
+        // A class that may hold nothing is paused.
+        if units > most && most > 0 {
+            return Err(Refusal::new(Reason::Oversized, LEG, Wait::Never));
+        }
+        match self.admits(class, units.saturating_add(ahead), age) {
+            true => Ok(()),
+            false => Err(Refusal::new(Reason::Saturated, LEG, Wait::EVENT)),
         }
     }
 
-    fn reconfigure(&mut self, change: impl FnOnce(&mut Shares)) {
-        change(&mut self.shares);
-        let most = self.shares.most_of_each();
-        self.largest
-            .iter_mut()
-            .zip(most)
-            .for_each(|(largest, most)| *largest = most.max(*largest));
-    }
-
-    /// True for more units than any settings so far allowed `class`, unless they allowed none.
-    fn is_oversized(&self, class: usize, units: u64) -> bool {
-        let largest = self.largest[class];
-        largest > 0 && units > largest
-    }
-
-    fn position(&self, key: u64) -> Option<usize> {
-        self.waiting.binary_search_by_key(&key, |waiter| waiter.key).ok()
-    }
-
-    /// True if `units` of `class` fit now, and take nothing from the first `before` waiters.
-    fn admits(&self, class: usize, units: u64, before: usize) -> bool {
-        let held_up = |waiter: &Waiter| {
-            !self.shares.passes(class, units, waiter.class) && self.shares.could_fit(waiter.class, waiter.units)
+    /// The wakers of the waiters that are admitted now, the oldest first: at most one of each class.
+    fn ready(&self) -> Vec<(u64, Waker)> {
+        let of_class = |class: usize| {
+            let (age, waiter) = self.first(class)?;
+            let admits = self.admits(class, waiter.units, Some(age));
+            admits.then(|| (age, waiter.waker.clone()))
         };
-        self.shares.fits(class, units) && !self.waiting.iter().take(before).any(held_up)
-    }
-
-    /// The waker of the first waiter that is admitted now.
-    fn next(&self) -> Option<Arc<Waker>> {
-        let mut waiting = self.waiting.iter().enumerate();
-        let next = waiting.find(|(index, waiter)| self.admits(waiter.class, waiter.units, *index));
-        next.map(|(_, waiter)| Arc::clone(&waiter.waker))
+        let mut ready: Vec<_> = (0..self.waiting.len()).filter_map(of_class).collect();
+        ready.sort_unstable_by_key(|&(age, _)| age);
+        ready
     }
 }
 
@@ -137,21 +126,19 @@ impl Shared {
         read(&self.state.lock().shares)
     }
 
-    /// Changes the state, and wakes the first waiter that is admitted then.
+    /// Changes the state, and wakes the waiters that are admitted then.
     fn change<R>(&self, change: impl FnOnce(&mut PartitionState) -> R) -> R {
-        let (result, next) = {
+        let (result, ready) = {
             let mut state = self.state.lock();
             let result = change(&mut state);
-            (result, state.next())
+            (result, state.ready())
         };
-        if let Some(next) = next {
-            next.wake_by_ref();
-        }
+        ready.into_iter().for_each(|(_, waker)| wake(waker));
         result
     }
 }
 
-/// One class of a [`Partitions`].
+/// Admits the work of one class of a [`Partitions`].
 ///
 /// ```
 /// # use tollgate::LimiterExt;
@@ -162,6 +149,8 @@ impl Shared {
 /// assert_eq!((batch.part(), batch.in_use(), shared.in_use()), (3, 2, 2));
 /// # drop(permit);
 /// ```
+///
+/// In a [`Keyed`](crate::Keyed), put it in as a [`Shared`](crate::keyed::Shared): `Shared::from(partitions.class(0).clone())`.
 pub struct Class {
     shared: Arc<Shared>,
     class: usize,
@@ -206,10 +195,13 @@ impl Partitions {
     }
 
     fn build(limit: usize, parts: &[f64], rule: ShareRule) -> Result<Self, PartitionsError> {
-        let millionths = rule.millionths(parts)?;
+        let state = PartitionState {
+            shares: Shares::new(limit as u64, rule.millionths(parts)?, rule),
+            waiting: parts.iter().map(|_| BTreeMap::new()).collect(),
+        };
         let shared = Arc::new(Shared {
-            state: Mutex::new(PartitionState::new(Shares::new(limit as u64, millionths, rule))),
-            notify: Notify::new(),
+            state: Mutex::new(state),
+            watchers: Watchers::new(),
         });
         let class = |class| {
             let shared = Arc::clone(&shared);
@@ -232,7 +224,7 @@ impl Partitions {
 
     /// How many may run at once, of all classes.
     pub fn limit(&self) -> usize {
-        self.shared.read(Shares::limit) as usize
+        self.shared.read(|shares| shares.limit) as usize
     }
 
     /// Changes the limit at once, and with it every part. Held permits stay held: nothing is admitted before it fits.
@@ -241,7 +233,7 @@ impl Partitions {
     }
 
     /// Changes the parts at once: one for each class, as they were given at first. Held permits stay held: nothing is admitted
-    /// before it fits.
+    /// before it fits. Lent classes have no parts of their own: nothing changes.
     ///
     /// # Errors
     /// [`PartitionsError`], and nothing is changed: there are more or fewer parts than classes, a part is not 0 to 1, or guaranteed parts are
@@ -257,28 +249,23 @@ impl Partitions {
     /// # Ok::<(), tollgate::policy::PartitionsError>(())
     /// ```
     pub fn set_parts(&self, parts: &[f64]) -> Result<(), PartitionsError> {
-        self.set(self.limit(), parts)
-    }
-
-    /// Changes the limit and the parts in one step.
-    pub(crate) fn set(&self, limit: usize, parts: &[f64]) -> Result<(), PartitionsError> {
         let (given, classes) = (parts.len(), self.classes.len());
         if given != classes {
             return Err(PartitionsError::OtherClasses { given, classes });
         }
         let parts = self.shared.read(|shares| shares.rule).millionths(parts)?;
-        self.reconfigure(|shares| (shares.limit, shares.parts) = (limit as u64, parts));
+        self.reconfigure(|shares| shares.parts = parts);
         Ok(())
     }
 
     fn reconfigure(&self, change: impl FnOnce(&mut Shares)) {
-        self.shared.change(|state| state.reconfigure(change));
-        self.shared.notify.notify_reconfigured();
+        self.shared.change(|state| change(&mut state.shares));
+        self.shared.watchers.changed();
     }
 
     /// How many run, of all classes. A snapshot.
     pub fn in_use(&self) -> usize {
-        self.shared.read(Shares::total) as usize
+        self.shared.read(|shares| shares.total) as usize
     }
 }
 
@@ -293,144 +280,81 @@ impl Class {
         self.shared.read(|shares| shares.part(self.class)) as usize
     }
 
-    /// How many more of this class fit now. A snapshot.
-    pub(crate) fn room(&self) -> u64 {
-        self.shared.read(|shares| shares.room(self.class).unwrap_or(0))
-    }
-
-    /// How many of this class fit while the others hold nothing.
-    pub(crate) fn most(&self) -> u64 {
-        self.shared.read(|shares| shares.most(self.class))
-    }
-
     fn give_back(&self, units: u64) {
         self.shared.change(|state| state.shares.give_back(self.class, units));
     }
-
-    /// The number of waiters before `demand`.
-    fn before(&self, state: &mut PartitionState, demand: Demand<'_>) -> usize {
-        let Some(claim) = demand.queue_key(QueueId::of(self)) else {
-            return state.waiting.len();
-        };
-        let Some(index) = state.position(claim.key()) else {
-            return state.waiting.len();
-        };
-        // The place belongs to the queue, whose head may be another now.
-        state.waiting[index].units = demand.units();
-        index
-    }
 }
 
-/// A waiter is handed nothing. Its waker is woken when its units are free and no waiter before it waits for them; also
-/// at the moment when it joins.
-impl WaitQueue for Class {
-    fn join(&self, QueueDemand { units, .. }: QueueDemand<'_>, waker: &Waker) -> QueueKey {
-        let waker = Arc::new(waker.clone());
-        let (key, waker) = {
-            let mut state = self.shared.state.lock();
-            let (key, class, before) = (state.next, self.class, state.waiting.len());
-            state.next += 1;
-            let admitted = state.admits(class, units, before).then(|| Arc::clone(&waker));
-            state.waiting.push_back(Waiter {
-                key,
-                class,
-                units,
-                waker,
-            });
-            (key, admitted)
-        };
-        if let Some(waker) = waker {
-            waker.wake_by_ref();
-        }
-        QueueKey::new(QueueId::of(self), key)
-    }
-
-    fn leave(&self, claim: QueueKey) {
-        let _left = self.shared.change(|state| {
-            let index = state.position(claim.key())?;
-            state.waiting.remove(index)
-        });
-    }
-
-    fn holds_nothing(&self) -> bool {
-        true
-    }
-
-    /// All classes share one limit.
-    fn permits(&self) -> Permits {
-        Permits::Of(QueueId::of(&*self.shared))
-    }
-}
-
+/// Nothing is handed over: the head of a policy is woken when it is admitted, and takes by itself.
 impl Limiter for Class {
     /// The units held.
     type Ticket = u64;
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<u64, Refusal> {
         let units = demand.units();
         let mut state = self.shared.state.lock();
-        let before = self.before(&mut state, demand);
-        let taken = state.admits(self.class, units, before) && state.shares.take(self.class, units);
-        match taken {
-            true => Ok(units),
-            false if state.is_oversized(self.class, units) => {
-                Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never))
-            }
-            false => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self))),
-        }
+        state.judge(self.class, units, 0, demand.place().and_then(Place::age))?;
+        state.shares.take(self.class, units);
+        Ok(units)
     }
 
-    fn cancel(&self, units: u64, _: &ClockReading) {
+    fn cancel(&self, units: u64) {
         self.give_back(units);
     }
 
-    fn finish(&self, units: u64, _: Outcome, _: &ClockReading) {
-        self.give_back(units);
+    /// Forgotten units count as held from now on.
+    fn finish(&self, units: u64, outcome: Outcome) {
+        if outcome != Outcome::Forgotten {
+            self.give_back(units);
+        }
     }
 
-    /// The units count as held from now on.
-    fn forget(&self, _: u64) {}
-
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::FINISH
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.shared.notify);
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
         let units = demand.units();
+        let age = demand.place_of_policy().and_then(Place::age);
         let mut state = self.shared.state.lock();
-        if state.is_oversized(self.class, units) {
-            return ReadyAt::never_for(Reason::Oversized, LEG, units);
+        let judged = state.judge(self.class, units, demand.ahead(), age);
+        let (Some(place), Err(refusal)) = (demand.place(), judged) else {
+            return judged;
+        };
+        if refusal.wait() == Wait::Never {
+            return judged;
         }
-        let before = self.before(&mut state, demand);
-        if state.admits(self.class, units.saturating_add(demand.ahead()), before) {
-            ReadyAt::NOW
-        } else if state.shares.could_fit(self.class, units) || state.shares.limit() == 0 {
-            ReadyAt::in_turn(LEG, self, units)
-        } else {
-            ReadyAt::on_raise(LEG)
+        let waiting = &mut state.waiting[self.class];
+        // The place belongs to the policy, whose head may be another now.
+        let own = age.and_then(|age| waiting.get_mut(&age)).map(|own| own.units = units);
+        let joins = own.is_none() && demand.role() == Role::Joining;
+        if joins {
+            let waker = place.waker().clone();
+            waiting.insert(place.join(self), Waiter { units, waker });
+        }
+        drop(state);
+        place.waits_for_hand_over(own.is_some() || joins);
+        judged
+    }
+
+    fn leave(&self, place: &Place) {
+        if let Some(age) = place.leaves(self) {
+            // Its waker is dropped without the lock.
+            let _left = self.shared.change(|state| state.waiting[self.class].remove(&age));
         }
     }
 
-    /// Its permits belong to all classes, and not to an entry of a map. In a [`Keyed`](crate::Keyed) put it in as a
-    /// [`Shared`](crate::keyed::Shared): `Shared::from(partitions.class(0).clone())`.
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        true
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.shared.watchers.watch(watcher);
     }
 
     /// Its part of the limit, and its permits, which may be more while others use less than their parts.
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        let state = status::State::Permits {
-            limit: self.part() as u64,
-            in_use: self.in_use() as u64,
-            waiting: 0,
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let state = {
+            let state = self.shared.state.lock();
+            status::State::Permits {
+                limit: state.shares.part(self.class),
+                in_use: state.shares.held(self.class),
+                waiting: state.waiting[self.class].len() as u64,
+            }
         };
-        visit(Status::new(LEG, LEG, state));
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        visit(self);
+        visit(Description::new(LEG).state(state).holds_permits_of(&*self.shared));
     }
 }
 
@@ -511,11 +435,11 @@ impl std::error::Error for PartitionsError {}
 pub(super) enum ShareRule {
     /// The unused parts of the others stay free for them: a class within its part is never refused.
     Kept,
-    /// All that is free: an unused part is lent, and its owner waits for returned permits.
-    Lent,
     /// The free permits within its part of the limit, whichever classes hold the others: as load rises, classes with
     /// small parts are refused first.
     Level,
+    /// As levels that are all the limit.
+    Lent,
 }
 
 impl ShareRule {
@@ -534,11 +458,15 @@ impl ShareRule {
                 return Err(PartitionsError::Part { class, given });
             }
         }
-        Ok(parts.iter().map(|part| (part * 1e6 + 1e-6) as u64).collect())
+        let millionths = |part: &f64| match self {
+            Self::Lent => MILLION as u64,
+            Self::Kept | Self::Level => (part * 1e6 + 1e-6) as u64,
+        };
+        Ok(parts.iter().map(millionths).collect())
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) struct Shares {
     limit: u64,
     /// In millionths of the limit.
@@ -561,25 +489,19 @@ impl Shares {
         }
     }
 
-    fn classes(&self) -> usize {
-        self.parts.len()
-    }
-
-    pub(super) fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    pub(super) fn total(&self) -> u64 {
-        self.total
-    }
-
     pub(super) fn held(&self, class: usize) -> u64 {
         self.held[class]
     }
 
-    /// The part of `class`, in whole units, rounded down: so the parts are never more than the limit.
+    /// The part of `class`, in whole units, rounded down: so guaranteed parts are never more than the limit.
     pub(super) fn part(&self, class: usize) -> u64 {
         (u128::from(self.limit) * u128::from(self.parts[class]) / MILLION) as u64
+    }
+
+    /// What is kept of the parts of all classes but `class`, of which `used` says how much is used.
+    fn kept(&self, class: usize, used: impl Fn(usize) -> u64) -> u64 {
+        let others = (0..self.parts.len()).filter(|&other| other != class);
+        others.map(|other| self.part(other).saturating_sub(used(other))).sum()
     }
 
     /// True if `n` more fit for `class`.
@@ -590,36 +512,19 @@ impl Shares {
     /// How many more fit for `class`; `None` while more are held than may be.
     pub(super) fn room(&self, class: usize) -> Option<u64> {
         match self.rule {
-            ShareRule::Lent => self.limit.checked_sub(self.total),
-            ShareRule::Level => self.part(class).checked_sub(self.total),
+            ShareRule::Level | ShareRule::Lent => self.part(class).checked_sub(self.total),
             ShareRule::Kept => {
-                let others = (0..self.classes()).filter(|&other| other != class);
-                let unused = others.map(|other| self.part(other).saturating_sub(self.held[other]));
-                self.limit.checked_sub(self.total.saturating_add(unused.sum()))
+                let kept = self.kept(class, |other| self.held(other));
+                self.limit.checked_sub(self.total.saturating_add(kept))
             }
         }
-    }
-
-    /// True if `n` of `class` would fit with nothing held.
-    pub(super) fn could_fit(&self, class: usize, n: u64) -> bool {
-        n <= self.most(class)
-    }
-
-    /// [`most`](Self::most) of each class, in their order.
-    fn most_of_each(&self) -> impl Iterator<Item = u64> {
-        (0..self.classes()).map(|class| self.most(class))
     }
 
     /// How many of `class` fit with nothing held.
     pub(super) fn most(&self, class: usize) -> u64 {
         match self.rule {
-            ShareRule::Lent => self.limit,
-            ShareRule::Level => self.part(class),
-            ShareRule::Kept => {
-                let others = (0..self.classes()).filter(|&other| other != class);
-                let parts: u64 = others.map(|other| self.part(other)).sum();
-                self.limit.saturating_sub(parts)
-            }
+            ShareRule::Level | ShareRule::Lent => self.part(class),
+            ShareRule::Kept => self.limit.saturating_sub(self.kept(class, |_| 0)),
         }
     }
 
@@ -627,19 +532,14 @@ impl Shares {
     /// have, or has a higher level.
     pub(super) fn passes(&self, class: usize, n: u64, waits: usize) -> bool {
         match self.rule {
-            ShareRule::Lent => false,
-            ShareRule::Level => self.parts[class] > self.parts[waits],
+            ShareRule::Level | ShareRule::Lent => self.parts[class] > self.parts[waits],
             ShareRule::Kept => class != waits && self.held[class].saturating_add(n) <= self.part(class),
         }
     }
 
-    pub(super) fn take(&mut self, class: usize, n: u64) -> bool {
-        let fits = self.fits(class, n);
-        if fits {
-            self.held[class] += n;
-            self.total += n;
-        }
-        fits
+    pub(super) fn take(&mut self, class: usize, n: u64) {
+        self.held[class] += n;
+        self.total += n;
     }
 
     pub(super) fn give_back(&mut self, class: usize, n: u64) {

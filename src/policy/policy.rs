@@ -2,20 +2,22 @@
 
 use super::QUEUE;
 use super::builder::{Misfit, PolicyBuilder};
-use super::dispatcher::PolicyCore;
-use super::settings::{QueueOrder, Settings};
-use super::waiter::{Admit, Waiter, block};
+use super::driver::{Core, Settings};
+use super::order::{Eviction, Order};
+use super::queue::End;
+use super::waits::WaitStats;
 use crate::core::ask::{Ask, Demand};
-use crate::core::delegate::delegate;
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::limiter::{Limiter, LimiterExt, delegate};
 use crate::core::permit::Permit;
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
-use crate::core::status::{State, Status};
-use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, ClockReading};
+use crate::core::refusal::{Reason, Refusal};
+use crate::core::status::{Description, State};
+use crate::time::Clock;
 use std::fmt;
+use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Admits all-or-nothing, and lets callers wait in one FIFO queue. A handle: clones share the queue.
@@ -23,11 +25,15 @@ use std::time::Duration;
 /// # Fairness
 /// First come, first served: a waiter is admitted before any newcomer, however small the request. A
 /// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Other orders](PolicyBuilder::order)
-/// are an option: newest first, by priority with ageing, in turn, by shares.) At a semaphore that others use directly, the head of the policy's queue is one more waiter. Nothing is held
-/// while waiting: legs that bind one after the other are waited for one after the other.
+/// are an option: newest first, by priority with ageing, in turn, by shares.) At a semaphore that others use directly, the head of the
+/// policy's queue is one more waiter. Policies that share a leg take it in the order of the ages of their heads: see
+/// [`WaitQueue`](crate::sync::WaitQueue). Nothing is held while waiting, except places in such queues by the rule that stands there.
 ///
-/// A nested policy cannot pass on a queue position: the outer policy is notified when the inner queue has emptied. Share
-/// limiters between policies instead.
+/// # Who drives the queue
+/// Any poll, release, cancel or change does, and a timer: inside a tokio runtime that of the runtime, elsewhere one thread that all
+/// policies share, under a [`ManualClock`](crate::ManualClock) the clock. A future that is not polled stops no other.
+/// **Starvation**: a tokio runtime that is neither run nor dropped wakes no timer. A policy whose waiters all came from one such runtime
+/// keeps its places at shared legs until the runtime runs again.
 ///
 /// # Memory ordering
 /// Where a leg is a [`Semaphore`](crate::Semaphore), all that happens before a permit is given back is seen by the next holder.
@@ -58,7 +64,7 @@ use std::time::Duration;
 ///     # drop(second);
 /// });
 /// ```
-pub struct Policy<L: Limiter + 'static>(Arc<PolicyCore<L>>);
+pub struct Policy<L: Limiter + 'static>(Arc<Core<L>>);
 
 impl Policy<super::BoxLimiter> {
     /// A builder for a policy of any number of legs, of any types.
@@ -74,28 +80,24 @@ impl<L: Limiter + 'static> Policy<L> {
     /// [`PolicyError::SameQueue`](super::PolicyError::SameQueue), this admits a request that fits on the spot. A wait is
     /// refused at once, as [`Misconfigured`](Reason::Misconfigured): none could end at the right instant.
     pub fn new(limiter: L) -> Self {
-        let clock = limiter.clock().cloned().unwrap_or_default();
-        let lateness = clock.ticks_of(PolicyBuilder::LATENESS);
-        let misfit = Misfit::of(&limiter, &clock).is_some();
-        Self::with(
-            limiter,
-            clock,
-            Settings {
-                max_wait: None,
-                max_queue: usize::MAX,
-                reject_early_from: None,
-                lateness,
-                order: QueueOrder::FIFO,
-                misfit,
-            },
-        )
+        let clock = super::builder::clock_of(&limiter).unwrap_or_default();
+        let settings = Settings {
+            max_wait: None,
+            max_queue: usize::MAX,
+            lateness: clock.ticks_of(PolicyBuilder::LATENESS),
+            work: 0,
+            order: Order::Fifo,
+            eviction: Eviction::Never,
+            misfit: Misfit::of(&limiter, &clock).is_some(),
+        };
+        Self::with(limiter, clock, settings)
     }
 
     pub(super) fn with(limiter: L, clock: Clock, settings: Settings) -> Self {
-        Self(PolicyCore::new(limiter, clock, settings))
+        Self(Core::new(limiter, clock, settings))
     }
 
-    pub(super) fn core(&self) -> &Arc<PolicyCore<L>> {
+    pub(super) fn core(&self) -> &Arc<Core<L>> {
         &self.0
     }
 
@@ -120,6 +122,34 @@ impl<L: Limiter + 'static> Policy<L> {
         self.0.waiting()
     }
 
+    /// How many callers waited, and how long.
+    pub fn waits(&self) -> WaitStats {
+        self.0.waits.stats()
+    }
+
+    /// Changes the longest wait, for callers that join from now on; `None` for no bound. Those that wait keep their deadlines.
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Policy, Reason, Semaphore};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(0)).on(&clock).build()?;
+    /// policy.set_max_wait(Some(Duration::from_secs(3)));
+    /// assert_eq!(clock.run(policy.admit(1)).unwrap_err().reason(), Reason::TimedOut);
+    /// assert_eq!(clock.elapsed(), Duration::from_secs(3));
+    /// policy.set_max_queue(0);
+    /// assert_eq!(clock.run(policy.admit(1)).unwrap_err().reason(), Reason::QueueFull);
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    pub fn set_max_wait(&self, max_wait: Option<Duration>) {
+        self.0.set_max_wait(max_wait);
+    }
+
+    /// Changes the number of waiters at most. More of them wait on where there are more.
+    pub fn set_max_queue(&self, max_queue: usize) {
+        self.0.set_max_queue(max_queue);
+    }
+
     /// Admits when the turn comes.
     ///
     /// # Errors
@@ -131,13 +161,13 @@ impl<L: Limiter + 'static> Policy<L> {
     /// The refusal names the leg that binds.
     ///
     /// # Panics
-    /// If a leg panics when it is asked for this request, and again when it is asked once more.
+    /// If a leg panics when it is asked for this request.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue. No permit and no token is lost. A future that is never polled again
     /// keeps its ticket until it is dropped.
     #[inline]
-    pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
+    pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal>> {
         Admit::new(self, ask.into(), None)
     }
 
@@ -153,14 +183,14 @@ impl<L: Limiter + 'static> Policy<L> {
         &self,
         ask: impl Into<Ask>,
         patience: Duration,
-    ) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
+    ) -> impl Future<Output = Result<Permit<&Self>, Refusal>> {
         Admit::new(self, ask.into(), Some(patience))
     }
 
     /// [`admit`](Policy::admit) with a permit that owns a handle of the policy and can be moved anywhere.
     ///
     /// # Errors
-    /// As [`admit`](Policy::admit), owned.
+    /// As [`admit`](Policy::admit).
     ///
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
@@ -180,8 +210,8 @@ impl<L: Limiter + 'static> Policy<L> {
     /// assert!(policy.admit_blocking_timeout(2, Duration::from_secs(1)).is_ok());
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
-        Ok(self.admit(ask).await?.into_owned())
+    pub fn admit_owned<A: Into<Ask>>(&self, ask: A) -> impl Future<Output = Result<Permit<Self>, Refusal>> + use<L, A> {
+        Admit::new(self.clone(), ask.into(), None)
     }
 
     /// [`admit`](Policy::admit), parking this thread. It waits in the same queue as futures do.
@@ -192,8 +222,9 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
     #[track_caller]
-    pub fn admit_blocking(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        self.block(ask.into(), None)
+    pub fn admit_blocking(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal> {
+        crate::blocking::check();
+        crate::sync::park::run_blocking(self.admit(ask))
     }
 
     /// [`admit_timeout`](Policy::admit_timeout), parking this thread.
@@ -204,42 +235,89 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
     #[track_caller]
-    pub fn admit_blocking_timeout(
-        &self,
-        ask: impl Into<Ask>,
-        patience: Duration,
-    ) -> Result<Permit<&Self>, Refusal<'_>> {
-        self.block(ask.into(), Some(patience))
-    }
-
-    /// The refusal of a demand that does not wait, while there are waiters.
-    #[cold]
-    fn refuse_behind<'a>(&'a self, demand: Demand<'_>) -> Refusal<'a> {
-        let never = self.0.limiter.ready_at(demand).never_admits(demand.units());
-        never.unwrap_or_else(|| Refusal::new(Reason::Saturated, QUEUE, demand.units(), Wait::Event))
-    }
-
-    /// Reserves without waiting, while there are waiters or one has been late.
-    #[cold]
-    #[inline(never)]
-    fn reserve_beside_waiters(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
-        if self.0.has_before() {
-            return Err(self.refuse_behind(demand));
-        }
-        let mut ticket = None;
-        self.0.reserve_past_waiters(demand, &mut ticket)?;
-        match ticket {
-            Some(ticket) => Ok(ticket),
-            None => unreachable!("an attempt that succeeds leaves its ticket"),
-        }
-    }
-
-    #[track_caller]
-    fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
+    pub fn admit_blocking_timeout(&self, ask: impl Into<Ask>, patience: Duration) -> Result<Permit<&Self>, Refusal> {
         crate::blocking::check();
-        let mut permit = Permit::before(self);
-        block(Waiter::new(self, ask, patience), permit.ticket_mut())?;
-        Ok(permit)
+        crate::sync::park::run_blocking(self.admit_timeout(ask, patience))
+    }
+
+    /// Refuses all waiters and all newcomers from now on, as [`Closed`](Reason::Closed). Permits that are out stay valid.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(1)).on(&clock).build()?;
+    /// clock.run(async {
+    ///     let held = policy.admit(1).await.unwrap();
+    ///     let (waited, ()) = futures::join!(policy.admit(1), async { policy.close() });
+    ///     assert_eq!(waited.unwrap_err().reason(), Reason::Closed);
+    ///     assert_eq!(policy.try_admit(1).unwrap_err().reason(), Reason::Closed);
+    ///     drop(held);
+    /// });
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    pub fn close(&self) {
+        self.0.close_to_newcomers();
+        self.0.refuse_all();
+    }
+
+    /// Refuses newcomers from now on, serves the waiters for at most `patience`, and refuses those that are left. Returns the number of
+    /// them. It does not wait for permits that are out.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the policy closed to newcomers; its waiters wait on.
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Policy, Quota, TokenBucket};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::new(TokenBucket::new(Quota::per_second(1)).on(&clock));
+    /// clock.run(async {
+    ///     let callers = futures::future::join_all((0..5).map(|_| policy.admit(1)));
+    ///     let (callers, left) = futures::join!(callers, policy.drain(Duration::from_secs(2)));
+    ///     assert_eq!((callers.iter().filter(|end| end.is_ok()).count(), left), (3, 2));
+    /// });
+    /// ```
+    pub async fn drain(&self, patience: Duration) -> usize {
+        self.0.close_to_newcomers();
+        let mut sleep = std::pin::pin!(self.clock().sleep(patience));
+        std::future::poll_fn(|cx| match self.waiting() {
+            0 => Poll::Ready(()),
+            _ => match sleep.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => {
+                    self.0.wake_when_empty(cx.waker());
+                    match self.waiting() {
+                        0 => Poll::Ready(()),
+                        _ => Poll::Pending,
+                    }
+                }
+            },
+        })
+        .await;
+        self.0.refuse_all()
+    }
+
+    /// Hands the waiters over to `next`, which replaces this policy, in their order and with their deadlines. They are those of
+    /// [`admit_owned`](Self::admit_owned): their futures resolve with permits of `next`. Other waiters, and all newcomers, are refused as
+    /// [`Closed`](Reason::Closed). Permits that are out end at this policy.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
+    /// let clock = ManualClock::new();
+    /// let policy = |limit| Policy::builder().limit(Semaphore::new(limit)).on(&clock).build().unwrap();
+    /// let (old, new) = (policy(1), policy(5));
+    /// clock.run(async {
+    ///     let held = old.admit_owned(1).await.unwrap();
+    ///     let (waited, ()) = futures::join!(old.admit_owned(1), async { old.move_waiters_to(&new) });
+    ///     let waited = waited.unwrap();
+    ///     assert_eq!((old.limiter().in_use(), new.limiter().in_use()), (1, 1));
+    ///     # drop((held, waited));
+    /// });
+    /// ```
+    pub fn move_waiters_to(&self, next: &Self) {
+        if !Arc::ptr_eq(&self.0, &next.0) {
+            self.0.move_to(next);
+        }
     }
 }
 
@@ -261,53 +339,184 @@ impl<L: Limiter + 'static> fmt::Debug for Policy<L> {
 impl<L: Limiter + 'static> Limiter for Policy<L> {
     type Ticket = L::Ticket;
 
-    #[inline]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        if self.0.waiting() == 0 {
+    #[inline(always)]
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+        // The head of a policy around this one has places at the legs, which put it in order with the head of this one.
+        if self.0.is_open_and_empty() || demand.place().is_some() {
             return self.0.limiter.try_reserve(demand);
         }
-        self.reserve_beside_waiters(demand)
-    }
-    #[inline(always)]
-    fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
-        if self.0.waiting() == 0 {
-            return self.0.limiter.reserve_in(demand, place);
+        match self.0.newest_first() {
+            true => self.0.try_as_head(demand.ask()),
+            false => Err(self.0.refuse_behind(demand.ask())),
         }
-        // Of a copy, and not into the place: so the usual admission need not have its ask and its permit in memory.
-        let ask = *demand.ask();
-        *place = Some(self.reserve_beside_waiters(demand.of(&ask))?);
-        Ok(())
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.0.notify);
-        let ready = self.0.limiter.ready_at(demand);
-        if self.0.has_before() {
-            ready.and(ReadyAt::on_event(QUEUE))
-        } else {
-            ready
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let looked = self.0.limiter.look(demand);
+        if self.0.is_open_and_empty() || demand.place().is_some() || self.0.newest_first() || demand.answers().is_some()
+        {
+            return looked;
         }
+        Err(looked.err().unwrap_or_else(|| self.0.refuse_behind(demand.ask())))
     }
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.0.clock)
-    }
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        visit(&self.0.clock);
-        self.0.limiter.clocks(visit);
-    }
+
     /// The legs, and then the queue.
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.0.limiter.visit_status(visit);
-        let waiting = self.waiting() as u64;
-        visit(Status::new(QUEUE, QUEUE, State::Queue { waiting }));
-    }
-    /// True without waiters and other handles.
-    fn is_pristine(&self, now: &ClockReading) -> bool {
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         let alone = Arc::strong_count(&self.0) == 1;
         // Acquire: sees the last writes of the other handles. Pairs with the release by which an `Arc` is dropped.
         fence(Ordering::Acquire);
-        alone && self.0.waiting() == 0 && self.0.limiter.is_pristine(now)
+        let as_new = alone && self.0.is_open_and_empty();
+        self.0.limiter.describe(&mut |leg| {
+            let as_new = leg.is_as_new && as_new;
+            visit(leg.as_new(as_new));
+        });
+        let waiting = self.waiting() as u64;
+        let queue = Description::new(QUEUE).on(self.clock()).as_new(as_new);
+        visit(queue.state(State::Queue { waiting }));
     }
 
-    delegate!(self => self.0.limiter; cancel commit settle finish finish_in finish_may_panic forget callbacks queues visit_sources);
+    delegate!(self => self.0.limiter; cancel settle finish leave watch);
+}
+
+/// A handle of a policy that is a limiter itself, and whose permits it has.
+trait Handle: Limiter + Clone {
+    type Inner: Limiter<Ticket = Self::Ticket> + 'static;
+
+    /// True for one that can go on in the policy that replaces it.
+    const MOVES: bool;
+
+    fn core(&self) -> &Core<Self::Inner>;
+
+    /// Goes on in `next`.
+    fn replace(&mut self, next: Policy<Self::Inner>);
+}
+
+impl<L: Limiter + 'static> Handle for &Policy<L> {
+    type Inner = L;
+    const MOVES: bool = false;
+    fn core(&self) -> &Core<L> {
+        &self.0
+    }
+    fn replace(&mut self, _: Policy<L>) {}
+}
+
+impl<L: Limiter + 'static> Handle for Policy<L> {
+    type Inner = L;
+    const MOVES: bool = true;
+    fn core(&self) -> &Core<L> {
+        &self.0
+    }
+    fn replace(&mut self, next: Policy<L>) {
+        *self = next;
+    }
+}
+
+/// One wait. Dropping it leaves the queue and loses nothing.
+#[must_use = "futures do nothing unless polled"]
+struct Admit<H: Handle> {
+    policy: H,
+    ask: Ask,
+    patience: Option<Duration>,
+    wait: Stage,
+}
+
+/// How far a wait is.
+enum Stage {
+    New,
+    /// With its number of arrival.
+    Queued(u64),
+    Ended,
+}
+
+impl<H: Handle> Admit<H> {
+    #[inline(always)]
+    fn new(policy: H, ask: Ask, patience: Option<Duration>) -> Self {
+        let wait = Stage::New;
+        Self {
+            policy,
+            ask,
+            patience,
+            wait,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&mut self, waker: &Waker) -> Poll<Result<Permit<H>, Refusal>> {
+        let newest_first = self.policy.core().newest_first() && self.policy.core().waiting() > 0;
+        if let (Stage::New, true) = (&self.wait, newest_first) {
+            // On the spot where that is possible: then none is evicted for it.
+            if let Ok(ticket) = self.policy.core().try_as_head(&self.ask) {
+                self.wait = Stage::Ended;
+                return Poll::Ready(Ok(Permit::new(self.policy.clone(), ticket)));
+            }
+        }
+        let arrival = match self.wait {
+            Stage::Queued(arrival) => arrival,
+            Stage::Ended => panic!("a future is not polled after its end"),
+            Stage::New => match self.policy.core().join(&self.ask, self.patience, H::MOVES) {
+                Ok(arrival) => {
+                    self.wait = Stage::Queued(arrival);
+                    arrival
+                }
+                Err(refusal) => {
+                    self.wait = Stage::Ended;
+                    return Poll::Ready(Err(refusal));
+                }
+            },
+        };
+        let end = loop {
+            if let Some(end) = self.policy.core().look(arrival, &self.ask, waker) {
+                break end;
+            }
+            match self.policy.core().has_gone(arrival, &self.ask) {
+                Some(next) => {
+                    let next = next.clone();
+                    self.policy.replace(next);
+                }
+                None => return Poll::Pending,
+            }
+        };
+        self.wait = Stage::Ended;
+        let core = self.policy.core();
+        Poll::Ready(match end {
+            End::Admitted(ticket) => Ok(Permit::new(self.policy.clone(), ticket)),
+            End::Refused(refusal) => Err(refusal),
+            End::Expired => Err(core.why(Reason::TimedOut, &self.ask)),
+            End::Evicted => Err(core.why(Reason::QueueFull, &self.ask)),
+            End::Panicked(panic) => resume_unwind(panic),
+        })
+    }
+}
+
+impl<H: Handle + Unpin> Future for Admit<H> {
+    type Output = Result<Permit<H>, Refusal>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let is_new = matches!(this.wait, Stage::New);
+        if is_new && this.policy.core().is_idle() {
+            match this.policy.core().limiter.try_admit(this.ask) {
+                Ok(permit) => {
+                    this.wait = Stage::Ended;
+                    return Poll::Ready(Ok(permit.owned_by(this.policy.clone())));
+                }
+                Err(refusal) if refusal.reason().is_permanent() => {
+                    this.wait = Stage::Ended;
+                    return Poll::Ready(Err(refusal));
+                }
+                Err(_) => {}
+            }
+        }
+        this.wait(cx.waker())
+    }
+}
+
+impl<H: Handle> Drop for Admit<H> {
+    fn drop(&mut self) {
+        if let Stage::Queued(arrival) = self.wait {
+            self.policy.core().leave(arrival, &self.ask);
+        }
+    }
 }

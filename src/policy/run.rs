@@ -41,11 +41,11 @@ impl<L: Limiter + 'static> Policy<L> {
     /// });
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    pub fn run<'a, T, E, W>(
-        &'a self,
+    pub fn run<T, E, W>(
+        &self,
         ask: impl Into<Ask>,
         work: impl FnOnce() -> W,
-    ) -> Run<impl Future<Output = Result<T, RunError<'a, E>>>>
+    ) -> Run<impl Future<Output = Result<T, RunError<E>>>>
     where
         W: Future<Output = Result<T, E>>,
     {
@@ -81,12 +81,12 @@ impl<L: Limiter + 'static> Policy<L> {
     /// assert_eq!(policy.limiter().in_use(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn run_classified<'a, T, E, W>(
-        &'a self,
+    pub fn run_classified<T, E, W>(
+        &self,
         ask: impl Into<Ask>,
         work: impl FnOnce() -> W,
         classify: impl FnOnce(&Result<T, E>) -> Outcome,
-    ) -> Run<impl Future<Output = Result<T, RunError<'a, E>>>>
+    ) -> Run<impl Future<Output = Result<T, RunError<E>>>>
     where
         W: Future<Output = Result<T, E>>,
     {
@@ -113,7 +113,7 @@ impl<L: Limiter + 'static> Policy<L> {
 #[must_use = "nothing happens before it is awaited"]
 pub struct Run<F>(F);
 
-impl<'a, T, E, F: Future<Output = Result<T, RunError<'a, E>>>> Run<F> {
+impl<T, E, F: Future<Output = Result<T, RunError<E>>>> Run<F> {
     /// On a refusal, the result of `fallback` instead. Work that was admitted and failed is not tried again.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl<'a, T, E, F: Future<Output = Result<T, RunError<'a, E>>>> Run<F> {
     ///
     /// # Cancel safety
     /// As [`Policy::run`].
-    pub async fn or_else<W>(self, fallback: impl FnOnce(Refusal<'a>) -> W) -> Result<T, E>
+    pub async fn or_else<W>(self, fallback: impl FnOnce(Refusal) -> W) -> Result<T, E>
     where
         W: Future<Output = Result<T, E>>,
     {
@@ -164,14 +164,14 @@ impl<F> fmt::Debug for Run<F> {
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum RunError<'a, E> {
+pub enum RunError<E> {
     /// It was not admitted, and has not begun.
-    Refused(Refusal<'a>),
+    Refused(Refusal),
     /// It was admitted, and failed.
     Failed(E),
 }
 
-impl<E: fmt::Display> fmt::Display for RunError<'_, E> {
+impl<E: fmt::Display> fmt::Display for RunError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
@@ -182,8 +182,8 @@ impl<E: fmt::Display> fmt::Display for RunError<'_, E> {
 
 macro_rules! into_boxed_error {
     ($($error:ty),*) => {$(
-        impl<E: Into<Box<$error>>> From<RunError<'_, E>> for Box<$error> {
-            fn from(error: RunError<'_, E>) -> Self {
+        impl<E: Into<Box<$error>>> From<RunError<E>> for Box<$error> {
+            fn from(error: RunError<E>) -> Self {
                 match error {
                     RunError::Refused(refusal) => refusal.into(),
                     RunError::Failed(error) => error.into(),

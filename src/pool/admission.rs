@@ -1,17 +1,16 @@
 //! Admits tasks and items: by a policy, whose type is erased, by slots that several users share, or by both.
 
 use super::cell::Ran;
+use super::engine::waits::PermitsId;
 use super::error::TaskError;
 use super::hooks::{drop_quietly, quietly};
 use crate::core::ask::Ask;
 use crate::core::limiter::{Limiter, Outcome};
 use crate::core::permit::Permit;
-use crate::core::refusal::Rejection;
+use crate::core::refusal::Refusal;
 use crate::policy::Policy;
-use crate::semaphore::{OwnedSemaphorePermit, PassiveAcquire, Semaphore};
+use crate::semaphore::{OwnedSemaphorePermit, Semaphore};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use crate::sync::wait_queue::{Permits, QueueId};
-use crate::time::ClockReading;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -102,13 +101,15 @@ impl Admission {
         self.gate.is_some() || self.slots.is_some()
     }
 
-    /// Returns the queues whose permits a task holds while it runs.
-    pub(crate) fn held(&self) -> Vec<QueueId> {
+    /// Returns the permits that a task holds while it runs.
+    pub(super) fn held(&self) -> Vec<PermitsId> {
         let mut held = Vec::new();
         if let Some(gate) = &self.gate {
             gate.held(&mut held);
         }
-        held.extend(self.slots.as_deref().map(QueueId::of));
+        if let Some(slots) = self.slots.as_deref() {
+            PermitsId::each_of(slots, &mut held);
+        }
         held
     }
 
@@ -131,7 +132,7 @@ impl Admission {
         let mut lost_slot = false;
         loop {
             let mut slot = match &self.slots {
-                Some(slots) => Some(PassiveAcquire::at(Arc::clone(slots)).await.ok_or(Refused::Closed)?),
+                Some(slots) => Some(Arc::clone(slots).acquire_owned().await.map_err(|_| Refused::Closed)?),
                 None => None,
             };
             let Some(gate) = &self.gate else {
@@ -175,29 +176,24 @@ impl Admission {
 /// The admission under which a task runs. `None` without a policy.
 pub(crate) type Admitted = Option<Box<dyn GatePermit>>;
 
-pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admitted, Rejection>> + Send>>;
+pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admitted, Refusal>> + Send>>;
 
 /// Admits tasks, in turn.
 pub(crate) trait Gate: Send + Sync {
     /// Admits one task, in turn.
     fn admit(&self, ask: Ask) -> Admitting;
-    /// Adds the queues whose permits a task holds while it runs. Queues of rates are not among them, because time
-    /// refills a rate.
-    fn held(&self, held: &mut Vec<QueueId>);
+    /// Adds the permits that a task holds while it runs. A rate has none, because time refills it.
+    fn held(&self, held: &mut Vec<PermitsId>);
 }
 
 /// The admission of a task, which runs while this lives.
 pub(crate) trait GatePermit: Send {
     fn finish(self: Box<Self>, outcome: Outcome);
-    /// Gives the admission back, as far as the limiter still can: no task has started under it.
+    /// Gives the admission back: no task has started under it.
     fn cancel(self: Box<Self>);
 }
 
-impl<L> Gate for Policy<L>
-where
-    L: Limiter + 'static,
-    L::Ticket: Send,
-{
+impl<L: Limiter + 'static> Gate for Policy<L> {
     fn admit(&self, ask: Ask) -> Admitting {
         let policy = self.clone();
         Box::pin(async move {
@@ -206,33 +202,19 @@ where
         })
     }
 
-    fn held(&self, held: &mut Vec<QueueId>) {
-        self.queues(&mut |queue| match queue.permits() {
-            Permits::None => {}
-            Permits::Own => held.push(QueueId::of_queue(queue)),
-            Permits::Of(shared) => held.push(shared),
-        });
+    fn held(&self, held: &mut Vec<PermitsId>) {
+        PermitsId::each_of(self, held);
     }
 }
 
-impl<L: Limiter> GatePermit for Permit<L>
-where
-    Self: Send,
-{
+impl<L: Limiter> GatePermit for Permit<L> {
     fn finish(self: Box<Self>, outcome: Outcome) {
         // The worker continues even if the limiter or a woken waiter panics.
         quietly(|| Permit::finish(*self, outcome));
     }
 
-    fn cancel(mut self: Box<Self>) {
-        if self.limiter().callbacks().commit {
-            return self.finish(Outcome::Ignored);
-        }
-        quietly(|| {
-            if let Some(ticket) = self.ticket_mut().take() {
-                self.limiter().cancel(ticket, &ClockReading::new());
-            }
-        });
+    fn cancel(self: Box<Self>) {
+        quietly(|| Permit::cancel(*self));
     }
 }
 

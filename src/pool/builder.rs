@@ -85,7 +85,6 @@ impl<K> Builder<K> {
     /// Share the semaphore to bound several pools together, or to let other code set the limit. At no moment do more
     /// tasks start than it has permits. One more thread of a pool, if it may have one, waits for the next permit.
     /// Closing the semaphore closes the pool when its next task asks, and abandons the tasks that have not started.
-    /// Workers ignore a bound on the semaphore's queue.
     ///
     /// The limit of these slots replaces the number of async tasks for which a `TaskPool` was built. Resizing one of
     /// the pools changes the limit for all.
@@ -136,11 +135,7 @@ impl<K> Builder<K> {
     /// **Starvation**: a task can be passed over again and again if the slots are shared, and one becomes free only
     /// when the policy has let another waiter pass. Then give each pool slots of its own, or use a policy whose queue
     /// others do not keep full.
-    pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
-    where
-        L: Limiter + 'static,
-        L::Ticket: Send,
-    {
+    pub fn admit_by<L: Limiter + 'static>(mut self, policy: Policy<L>) -> Self {
         self.settings.admission.gate = Some(Arc::new(policy));
         self
     }

@@ -1,7 +1,7 @@
 //! The errors of pools, of submissions and of tasks.
 
 use super::hooks::opaque_debug;
-use crate::core::refusal::Rejection;
+use crate::core::refusal::Refusal;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::error::Error;
@@ -32,7 +32,7 @@ pub enum TaskError {
     /// The deadline of the task passed before it started.
     Expired,
     /// The policy refused the task: it can never be admitted, or not within the policy's own bounds on waiting.
-    Refused(Rejection),
+    Refused(Refusal),
     /// The pool ended before the task started.
     Abandoned,
     /// **Deadlock**: waiting for the task may never end, even if the task has ended by now. The task needs a permit

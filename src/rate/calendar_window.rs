@@ -1,40 +1,49 @@
 //! The calendar window: a count that starts anew with each hour, day, week or month of a time zone.
 //!
-//! The meter is that of the fixed window. Its borders come from a calendar: the end of the current period is computed
-//! when the period begins, so that an admission compares one number.
+//! The borders of its ring come from a calendar: the end of the current period is computed when the period begins, so that an
+//! admission compares one number.
 //!
 //! # Periods
 //! The periods of a calendar are numbered by the local dates: hours and days since 1970, weeks and months alike. A
 //! period begins at the first instant at which the local clock shows its number, or a later one. So a day has 23, 24 or
 //! 25 hours. A day whose midnight does not exist begins with its first hour. A local time that comes twice is in one period. A period that a change of the offset skips altogether is none: it has no length, and admits nothing.
 
-use super::fixed_window::{Borders, FixedMeter};
-use super::inherit::Inherit;
-use super::meter::{Meter, UNLIMITED};
-use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
-use crate::core::ask::Demand;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::State;
-use crate::time::{Clock, ClockReading, Instant, nanos_since_1970};
+use super::limiter::Rate;
+use super::meter::Locked;
+use super::ring::{Borders, Ring};
+use crate::time::{Clock, Instant, nanos_since_1970};
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone, TimeZoneDatabase};
 use std::fmt;
 use std::time::Duration;
 
-const LEG: &str = "calendar_window";
-
 /// Admits at most `limit` per hour, day, week or month of a time zone, and starts to count anew at each border: a daily
 /// budget, or a monthly plan.
+///
+/// ```
+/// # use tollgate::{CalendarPeriod, CalendarWindow, ManualClock};
+/// # use std::time::{Duration, UNIX_EPOCH};
+/// let clock = ManualClock::new();
+/// // 2026-03-28 23:00 UTC, midnight in Berlin, at the start of a day of 23 hours.
+/// clock.set_wall(UNIX_EPOCH + Duration::from_secs(1_774_738_800));
+/// let budget = CalendarWindow::new(1_000, CalendarPeriod::Day, "Europe/Berlin")?.on(&clock);
+/// assert!(budget.try_acquire(1_000).is_ok());
+/// let hour = Duration::from_secs(3_600);
+/// assert_eq!(budget.try_acquire(1).unwrap_err().retry_after(), Some(23 * hour));
+/// clock.advance(23 * hour);
+/// assert!(budget.try_acquire(1_000).is_ok());
+/// assert_eq!(budget.time_until(1), Some(24 * hour));
+/// # Ok::<(), tollgate::TimeZoneError>(())
+/// ```
 ///
 /// An hour begins with the full hour of the local clock, a day at midnight, a week on Monday (ISO 8601), a month on the
 /// 1st. The clock changes are those of the zone: a day has 23 or 25 hours where they say so. A day whose midnight does
 /// not exist begins with its first instant. An hour that comes twice is one period of two hours, and one that is left
 /// out is none.
 ///
-/// Units that the current period cannot hold ([`force_acquire`](Self::force_acquire), a settlement) are charged to the
-/// next periods. A cancel or a settlement gives back exactly, in any order, as long as its period runs.
+/// A cancel or a settlement gives back exactly, in any order, as long as its period runs. Units beyond the limit
+/// ([`force_acquire`](Self::force_acquire), a settlement) count in the period in which they were taken, and leave with it.
 ///
 /// The count is in memory: a process that starts anew begins with an empty period. Charge the units that are known to be
 /// used, from a bill or a log, by [`force_acquire`](Self::force_acquire).
@@ -63,26 +72,7 @@ const LEG: &str = "calendar_window";
 /// sleeps, the first reading that finds the new border wakes it. It wakes up at the known border at the latest.
 ///
 /// No period has more than `limit`, as the window's own time counts.
-///
-/// ```
-/// # use tollgate::{CalendarPeriod, CalendarWindow, ManualClock};
-/// # use std::time::{Duration, UNIX_EPOCH};
-/// let clock = ManualClock::new();
-/// // 2026-03-28 23:00 UTC, midnight in Berlin, at the start of a day of 23 hours.
-/// clock.set_wall(UNIX_EPOCH + Duration::from_secs(1_774_738_800));
-/// let budget = CalendarWindow::new(1_000, CalendarPeriod::Day, "Europe/Berlin")?.on(&clock);
-/// assert!(budget.try_acquire(1_000).is_ok());
-/// let hour = Duration::from_secs(3_600);
-/// assert_eq!(budget.try_acquire(1).unwrap_err().retry_after(), Some(23 * hour));
-/// clock.advance(23 * hour);
-/// assert!(budget.try_acquire(1_000).is_ok());
-/// assert_eq!(budget.time_until(1), Some(24 * hour));
-/// # Ok::<(), tollgate::TimeZoneError>(())
-/// ```
-pub struct CalendarWindow {
-    inner: MeterLimiter<FixedMeter<Civil>>,
-    calendar: Calendar,
-}
+pub type CalendarWindow = Rate<Locked<Ring<Civil>>>;
 
 /// The period of a [`CalendarWindow`].
 ///
@@ -94,6 +84,11 @@ pub struct CalendarWindow {
 /// assert_eq!(CalendarPeriod::Month.mean() * 12, Duration::from_secs(86_400) * 146_097 / 400);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum CalendarPeriod {
     /// From full hour to full hour.
     Hour,
@@ -157,10 +152,7 @@ impl fmt::Display for TimeZoneError {
 
 impl std::error::Error for TimeZoneError {}
 
-impl CalendarWindow {
-    /// A limit that admits everything, and counts nothing.
-    pub const UNLIMITED: u64 = UNLIMITED;
-
+impl Rate<Locked<Ring<Civil>>> {
     /// At most `limit` per `period` of the zone with this IANA name, on the real clock, from now on. A limit of zero admits
     /// nothing.
     ///
@@ -177,80 +169,41 @@ impl CalendarWindow {
     }
 
     fn build(limit: u64, calendar: Calendar, clock: &Clock) -> Self {
-        let meter = |now| FixedMeter::new(now, Civil::new(calendar.clone(), clock, now), limit);
-        Self {
-            inner: MeterLimiter::new(LEG, clock, meter),
-            calendar,
-        }
+        let now = clock.now().ticks();
+        Self::of(
+            Locked::new(Ring::new(now, Civil::new(calendar, clock, now), limit)),
+            clock,
+        )
     }
 
     /// The same window on `clock`, and by its [time of day](Clock::wall), empty. It reads no file.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.limit(), self.calendar, clock)
+        let calendar = self.meter.look(|ring| ring.borders.calendar.clone());
+        Self::build(self.limit(), calendar, clock)
     }
 
-    /// The limit in force.
-    pub fn limit(&self) -> u64 {
-        self.inner.limit()
-    }
-
-    /// Changes the limit at once; `inherit` is the rule for the room that is left, and for debts. With
-    /// [`Inherit::Additive`] exactly the admitted units still count. If the change makes more room than that, or later
-    /// periods are charged, earlier takes are not given back any more.
+    /// The period.
     ///
     /// ```
     /// # use tollgate::{CalendarPeriod, CalendarWindow, Inherit, ManualClock};
     /// let budget = CalendarWindow::new(100, CalendarPeriod::Month, "UTC")?.on(&ManualClock::new());
     /// assert_eq!(budget.acquire_up_to(150), 100);
     /// budget.set_limit(120, Inherit::AsIs);
+    /// assert_eq!(budget.available(), 20);
     /// budget.force_acquire(30); // Known from the bill.
-    /// assert!(budget.debt() > 0 && budget.time_until(1).is_some());
+    /// assert!(budget.debt() == 10 && budget.time_until(1).is_some());
     /// budget.reset();
     /// assert_eq!(budget.available(), 120);
     /// # Ok::<(), tollgate::TimeZoneError>(())
     /// ```
-    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
-        self.inner.set_limit(limit, inherit);
-    }
-
-    /// The period.
     pub fn period(&self) -> CalendarPeriod {
-        self.calendar.period
+        self.meter.look(|ring| ring.borders.calendar.period)
     }
 
     /// The name of the time zone.
-    pub fn time_zone(&self) -> &str {
-        self.calendar.zone.iana_name().unwrap_or("UTC")
-    }
-
-    /// How many units are charged to later periods, or exceed the current one.
-    pub fn debt(&self) -> u64 {
-        self.inner.read(FixedMeter::debt)
-    }
-
-    fn status(&self) -> Option<State> {
-        let (available, window) = self.inner.read(|meter| (meter.free(), meter.borders.length()));
-        Some(State::Rate {
-            limit: self.limit(),
-            window,
-            available,
-            next: self.time_until(1),
-            reset: self.time_until(self.limit()).filter(|reset| !reset.is_zero()),
-        })
-    }
-}
-
-meter_limiter!(CalendarWindow, 4, status);
-
-impl fmt::Debug for CalendarWindow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CalendarWindow")
-            .field("limit", &self.limit())
-            .field("period", &self.period())
-            .field("time_zone", &self.time_zone())
-            .field("available", &self.available())
-            .finish_non_exhaustive()
+    pub fn time_zone(&self) -> String {
+        self.meter.look(|ring| ring.borders.calendar.name().to_owned())
     }
 }
 
@@ -274,6 +227,10 @@ fn timestamp(second: i64) -> Timestamp {
 }
 
 impl Calendar {
+    fn name(&self) -> &str {
+        self.zone.iana_name().unwrap_or("UTC")
+    }
+
     /// What the local clock shows, as seconds since its 1970.
     fn local(&self, second: i64) -> i64 {
         let offset = self.zone.to_offset(timestamp(second));
@@ -366,8 +323,8 @@ const STEP_BACK: i64 = HOUR;
 /// How long a reading of the wall clock serves.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
-/// The borders of a calendar's periods on a clock.
-struct Civil {
+/// The borders of a [`CalendarWindow`]: those of a calendar's periods, on a clock.
+pub struct Civil {
     calendar: Calendar,
     clock: Clock,
     /// The current period's number, and when it begins and ends, in seconds since 1970.
@@ -455,12 +412,6 @@ impl Civil {
         self.clock.after(Instant::from_ticks(self.at), ahead).ticks()
     }
 
-    /// The length of the current period.
-    fn length(&self) -> Duration {
-        let seconds = self.ends.map_or(0, |ends| ends - self.began);
-        Duration::from_secs(seconds.unsigned_abs())
-    }
-
     /// How many periods after the current one another begins.
     fn periods_to(&self, number: i64, start: i64) -> u64 {
         let straight = number.saturating_sub(self.number);
@@ -473,8 +424,32 @@ impl Civil {
     }
 }
 
+impl fmt::Debug for Civil {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Civil");
+        Borders::debug(self, &mut out);
+        out.finish_non_exhaustive()
+    }
+}
+
 impl Borders for Civil {
-    const BOOKS: bool = false;
+    const LEG: &'static str = "calendar_window";
+    const TYPE: &'static str = "CalendarWindow";
+    const MAY_COME_EARLY: bool = true;
+
+    fn before(&self) -> usize {
+        0
+    }
+
+    fn length(&self) -> Duration {
+        let seconds = self.ends.map_or(0, |ends| ends - self.began);
+        Duration::from_secs(seconds.unsigned_abs())
+    }
+
+    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
+        out.field("period", &self.calendar.period)
+            .field("time_zone", &self.calendar.name());
+    }
 
     #[inline(always)]
     fn due(&self) -> u64 {
@@ -522,11 +497,6 @@ impl Borders for Civil {
             0 | 1 => self.end,
             _ => self.tick_of(self.start_after(windows)),
         }
-    }
-
-    fn window_of(&self, _: u64) -> u64 {
-        // Nothing is booked.
-        0
     }
 }
 

@@ -1,79 +1,277 @@
-//! The trait of the pure machines behind a lock: time loosens their state, and admissions tighten it.
+//! What a rate counts: the part of a limiter that knows no waiters.
 
-use super::single_unit::{CLOSED, Times};
+use crate::core::status::State;
+use crate::core::ticket::Ticket;
+use crate::sync::shim::Mutex;
+use crate::time::{Clock, Instant};
+use std::fmt;
+use std::time::Duration;
+
+/// When a rate admits a demand, once those before it have been admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forecast {
+    Now,
+    At(Instant),
+    /// No instant is known.
+    Event,
+    /// Nothing comes back by itself.
+    Spent,
+    /// No instant can, under the settings in force.
+    Never,
+}
 
 /// A limit that counts nothing.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
-/// A pure state machine that counts units. Instants are ticks; the caller first lets time pass, by `advance`.
-pub(crate) trait Meter {
-    /// An admission's memory beside its units: words that only its own meter can read.
-    type Mark: Copy + AsRef<[u64]>;
+/// Counts units in time: the part of a [`Rate`](super::Rate) that tells one rate from another. No other crate can implement it.
+pub trait Meter: Counts {}
 
-    /// Set if a single unit may be taken through a word beside the lock
-    /// ([`SingleUnit`](super::single_unit::SingleUnit)): makes the mark of a take that moved the word on to an instant.
-    const BY_WORD: Option<fn(u64) -> Self::Mark> = None;
+impl<M: Counts> Meter for M {}
 
-    /// Brings the state up to the word, which has been closed.
-    fn went_by_word(&mut self, word: u64) {
-        let _ = word;
+/// What a meter does.
+pub trait Counts: Send + Sync {
+    /// The memory of one admission, by which its units come back.
+    type Ticket: Ticket;
+    /// The name of its leg.
+    const LEG: &'static str;
+    /// The name of the limiter's type.
+    const TYPE: &'static str;
+
+    /// Takes `n` at `now`, or says when they will be there.
+    fn take(&self, n: u64, now: Instant) -> Result<Self::Ticket, Forecast>;
+    /// When `n` units are there behind `ahead` others.
+    fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast;
+    /// Gives all units of the ticket back.
+    fn give_back(&self, ticket: Self::Ticket, clock: &Clock);
+    /// Corrects a charge; true if units came back.
+    fn settle(&self, ticket: &mut Self::Ticket, actual: u64, clock: &Clock) -> bool;
+    /// Takes `n`, in debt if need be.
+    fn force(&self, n: u64, clock: &Clock);
+    /// How many units are there.
+    fn free(&self, now: Instant) -> u64;
+    /// How many units are owed, rounded up.
+    fn debt(&self, now: Instant) -> u64;
+    /// When it is as good as new, if nothing is taken meanwhile; `None` if that is never.
+    fn fresh_at(&self, now: Instant) -> Option<Instant>;
+    /// Starts anew.
+    fn clear(&self, clock: &Clock);
+    /// True if it cannot be told from one just made.
+    fn is_as_new(&self, now: Instant) -> bool;
+    /// The limit of a window, which it has again all at once.
+    fn window_limit(&self) -> Option<u64> {
+        None
     }
-
-    /// The word to open with.
+    /// Its state, given the units that are there, the time to the next one, and to all of a window.
+    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State;
+    /// True once after an instant that was told has come earlier: the waiters look again.
     #[inline(always)]
-    fn open(&mut self) -> u64 {
-        CLOSED
+    fn has_come_early(&self) -> bool {
+        false
     }
+    /// Its settings.
+    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>);
+}
 
-    /// The times of a single unit.
-    #[inline(always)]
-    fn times(&self) -> Times {
-        Times::NEVER
-    }
+/// A pure state machine that counts units, behind a lock in [`Locked`]. Instants are ticks; the caller first lets time pass, by
+/// [`advance`](Machine::advance).
+pub trait Machine: Send {
+    const LEG: &'static str;
+    const TYPE: &'static str;
 
     /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
     fn advance(&mut self, now: u64);
-
-    /// [Lets time pass](Self::advance). True if an instant that was told has come earlier: the waiters look again.
-    #[inline(always)]
-    fn catch_up(&mut self, now: u64) -> bool {
-        self.advance(now);
-        false
-    }
-
     /// The latest instant so far.
     fn now(&self) -> u64;
-
-    /// True when `n` may be taken now.
-    fn fits(&self, n: u64) -> bool;
-
     /// The most that may be taken now.
     fn free(&self) -> u64;
-
-    /// Takes `n` at `now` if it fits without a careful look: without letting all of the time pass. The next
-    /// [`advance`](Self::advance) does the rest.
-    #[inline(always)]
-    fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
-        let _ = (n, now);
-        None
-    }
-
-    /// Takes `n`, whether it fits or not: the excess is debt.
-    fn take(&mut self, n: u64) -> Self::Mark;
-
-    /// Refunds a take: never more than would be there without it.
-    fn restore(&mut self, mark: &Self::Mark, units: u64);
-
-    /// Corrects a charge, from now on. A refund follows the rule of [`restore`](Self::restore). Returns the new charge,
-    /// which is less than `actual` if that is more than can be counted.
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64;
-
+    fn debt(&self) -> u64;
+    /// Takes `n`, whether they are there or not, and returns a mark by which they are found again.
+    fn take(&mut self, n: u64) -> u64;
+    /// Corrects a charge, and returns the new one, which is less than `actual` if that is more than can be counted.
+    fn settle(&mut self, mark: &mut u64, charged: u64, actual: u64) -> u64;
     /// The first instant at which `n` fit behind `ahead` others; `None` if no instant does.
     fn ready(&self, n: u64, ahead: u64) -> Option<u64>;
-
     /// The first instant at which nothing counts any more; `None` if that is never.
     fn fresh_at(&self) -> Option<u64>;
-
-    /// Starts anew. Nothing that was taken before is refunded any more.
+    /// Starts anew. Nothing that was taken before comes back any more.
     fn clear(&mut self);
+    fn window_limit(&self) -> Option<u64> {
+        None
+    }
+    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State;
+    /// Set if an instant that was told may come earlier.
+    const MAY_COME_EARLY: bool = false;
+    /// True once after that has happened.
+    fn take_early(&mut self) -> bool {
+        false
+    }
+    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>);
+}
+
+/// The units of one admission, and the place where they count.
+///
+/// ```
+/// # use tollgate::{FixedWindow, Limiter, RateTicket, Ticket};
+/// // Two words of each admission in a policy.
+/// fn words<L: Limiter<Ticket = RateTicket>>() -> usize {
+///     <L::Ticket as Ticket>::WORDS
+/// }
+/// assert_eq!(words::<FixedWindow>(), 2);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateTicket {
+    units: u64,
+    mark: u64,
+}
+
+impl Ticket for RateTicket {
+    const WORDS: usize = 2;
+    #[inline(always)]
+    fn write(&self, words: &mut [u64]) {
+        words[..2].copy_from_slice(&[self.units, self.mark]);
+    }
+    #[inline(always)]
+    fn read(words: &[u64]) -> Self {
+        Self {
+            units: words[0],
+            mark: words[1],
+        }
+    }
+}
+
+/// A machine behind a lock. The lock is held for the few steps of the machine, and never while other code runs.
+#[derive(Debug)]
+pub struct Locked<M> {
+    state: Mutex<Guarded<M>>,
+}
+
+#[derive(Debug)]
+struct Guarded<M> {
+    machine: M,
+    /// A setting is another than the one that it was made with.
+    is_changed: bool,
+}
+
+impl<M: Machine> Locked<M> {
+    pub(super) fn new(machine: M) -> Self {
+        let state = Guarded {
+            machine,
+            is_changed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Reads the machine as it is.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&M) -> R) -> R {
+        look(&self.state.lock().machine)
+    }
+
+    /// Reads or moves the machine, as of `now`.
+    #[inline(always)]
+    pub(super) fn at<R>(&self, now: Instant, run: impl FnOnce(&mut M) -> R) -> R {
+        let mut state = self.state.lock();
+        state.machine.advance(now.ticks());
+        run(&mut state.machine)
+    }
+
+    /// Changes a setting as of `now`.
+    pub(super) fn change<R>(&self, now: Instant, change: impl FnOnce(&mut M) -> R) -> R {
+        let mut state = self.state.lock();
+        state.machine.advance(now.ticks());
+        state.is_changed = true;
+        change(&mut state.machine)
+    }
+}
+
+fn forecast<M: Machine>(machine: &M, n: u64, ahead: u64) -> Forecast {
+    match machine.ready(n, ahead) {
+        // A demand for zero units waits for those ahead.
+        None if n == 0 => Forecast::Event,
+        None => Forecast::Never,
+        // Nothing is waited for that is there, also by a stale reading of the clock.
+        Some(at) if at <= machine.now() => Forecast::Now,
+        Some(at) => Forecast::At(Instant::from_ticks(at)),
+    }
+}
+
+impl<M: Machine> Counts for Locked<M> {
+    type Ticket = RateTicket;
+    const LEG: &'static str = M::LEG;
+    const TYPE: &'static str = M::TYPE;
+
+    #[inline(always)]
+    fn take(&self, n: u64, now: Instant) -> Result<RateTicket, Forecast> {
+        self.at(now, |machine| match n == 0 || n <= machine.free() {
+            true => Ok(RateTicket {
+                units: n,
+                mark: machine.take(n),
+            }),
+            false => Err(forecast(machine, n, 0)),
+        })
+    }
+
+    fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
+        self.at(now, |machine| forecast(machine, n, ahead))
+    }
+
+    fn give_back(&self, mut ticket: RateTicket, clock: &Clock) {
+        self.settle(&mut ticket, 0, clock);
+    }
+
+    fn settle(&self, ticket: &mut RateTicket, actual: u64, clock: &Clock) -> bool {
+        let charged = ticket.units;
+        if actual != charged {
+            ticket.units = self.at(clock.now(), |machine| machine.settle(&mut ticket.mark, charged, actual));
+        }
+        actual < charged
+    }
+
+    fn force(&self, n: u64, clock: &Clock) {
+        self.at(clock.now(), |machine| machine.take(n));
+    }
+
+    fn free(&self, now: Instant) -> u64 {
+        self.at(now, |machine| machine.free())
+    }
+
+    fn debt(&self, now: Instant) -> u64 {
+        self.at(now, |machine| machine.debt())
+    }
+
+    fn fresh_at(&self, now: Instant) -> Option<Instant> {
+        self.at(now, |machine| machine.fresh_at()).map(Instant::from_ticks)
+    }
+
+    fn clear(&self, clock: &Clock) {
+        self.at(clock.now(), Machine::clear);
+    }
+
+    fn is_as_new(&self, now: Instant) -> bool {
+        let is_fresh = self.at(now, |machine| machine.fresh_at().is_some_and(|at| at <= machine.now()));
+        is_fresh && !self.state.lock().is_changed
+    }
+
+    fn window_limit(&self) -> Option<u64> {
+        self.look(|machine| machine.window_limit())
+    }
+
+    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State {
+        self.look(|machine| machine.state(available, next, reset))
+    }
+
+    #[inline(always)]
+    fn has_come_early(&self) -> bool {
+        M::MAY_COME_EARLY && self.state.lock().machine.take_early()
+    }
+
+    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
+        self.look(|machine| machine.debug(out));
+    }
+}
+
+/// The length of `duration` in ticks of `clock`, at least one.
+pub(super) fn ticks(duration: Duration, clock: &Clock) -> u64 {
+    clock.ticks_of(duration).max(1)
 }

@@ -14,12 +14,10 @@
 //! several limiters joined by [`and`](crate::LimiterExt::and), all-or-nothing.
 //!
 //! # Fairness
-//! Policies that wait for one rate take turns, however many requests wait in each, and so do a policy and its
-//! [bypass queue](crate::Policy::bypass_queue). The rate serves one request of each after the other, in the order in which their heads
-//! began to wait. A head that wants more than is there holds up those behind it until it has it, so that small requests
-//! do not starve a large one. A request that does not wait is refused meanwhile, with the instant at which those before
-//! it will have been served. Three heads hold up no other: one whose policy waits for another leg, one that no instant
-//! admits, and one that is not admitted within 10 ms of its turn.
+//! Policies that wait for one rate, and a policy and its [bypass queue](crate::Policy::bypass_queue), are served by the ages of
+//! their heads: see [`WaitQueue`](crate::sync::WaitQueue). Each is served once, then the others that wait. A head that wants more
+//! than is there holds up those behind it until it has it, so that small requests do not starve a large one. A request that does
+//! not wait is refused meanwhile, with the instant at which those before it will have been served.
 //!
 //! ```
 //! # use tollgate::{ManualClock, Policy, Quota, TokenBucket};
@@ -41,8 +39,7 @@
 //! assert!(first.as_mut().poll(&mut cx).is_ready());
 //! ```
 //!
-//! The trait [`RateLimiter`] has the verbs that all of them share: `try_acquire`, `acquire_up_to`, `force_acquire`, `available`,
-//! `time_until`, `time_until_full` and `reset`.
+//! All of them are names of [`Rate`], which has the verbs that they share.
 //!
 //! | verb | what it does |
 //! |---|---|
@@ -50,60 +47,53 @@
 //! | `force_acquire`, `debt` | takes more than is there; the number of units owed |
 //! | `available`, `time_until`, `time_until_full` | how many are there, and when there will be `n`, or all |
 //! | `reset` | starts anew |
-//! | `reserve`, `settle` | takes units that may be given back, in any order; corrects a charge |
-//! | `set_quota`, `set_limit` | changes it while it runs, by one of four rules ([`Inherit`]) |
-//! | `book` | takes now for work that starts at a known instant (the buckets and the fixed window) |
+//! | [`Permit::cancel`](crate::Permit::cancel), [`settle`](crate::Permit::settle) | gives the units of an admission back; corrects a charge |
+//! | `set_quota`, `set_limit` | changes it while it runs, by one of three rules ([`Inherit`]) |
 //!
 //! A setter that accepts every argument returns nothing, as `set_quota` of a [`TokenBucket`] or `set_limit` of a window.
 //! If an argument can contradict another setting, or lie outside its bounds, the setter returns the constructor's error
 //! and changes nothing: `set_quota` of a [`LeakyBucket`] or a [`Warmup`], `set_slack`, `set_length`.
 //!
 //! A composite has no `available` and no `time_until`: its legs count different things.
-//! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg, [`ready_at`](crate::Limiter::ready_at) the
-//! instant at which all of them admit.
+//! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg. A [refusal](crate::Refusal::retry_after) names the instant
+//! at which all of them admit.
 
+mod bucket;
 #[cfg(feature = "calendar")]
 mod calendar_window;
-mod drain;
 mod fixed_window;
-mod future;
-pub(crate) mod in_turn;
 mod inherit;
-#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
-mod laws;
 mod leaky_bucket;
+mod limiter;
 mod meter;
-mod meter_limiter;
 mod parse;
 mod quota;
+#[cfg(feature = "serde")]
+mod quota_serde;
 mod rate_error;
-mod rate_limiter;
-mod single_unit;
+mod ring;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 mod warmup;
-mod window_limiter;
+mod window_error;
 
+pub(crate) use bucket::Axis;
+pub use bucket::{Bucket, BucketTicket};
 #[cfg(feature = "calendar")]
-pub use calendar_window::{CalendarPeriod, CalendarWindow, TimeZoneError};
-pub use fixed_window::FixedWindow;
-pub use future::FutureReservation;
+pub use calendar_window::{CalendarPeriod, CalendarWindow, Civil, TimeZoneError};
+pub use fixed_window::{FixedWindow, Whole};
 pub use inherit::Inherit;
-pub use leaky_bucket::LeakyBucket;
+pub use leaky_bucket::{Leaky, LeakyBucket};
+pub use limiter::Rate;
 #[cfg(feature = "remote")]
-pub(crate) use meter::Meter;
-pub use meter_limiter::RateTicket;
+pub(crate) use meter::Machine;
+pub use meter::{Locked, Meter, RateTicket};
 pub use quota::{Quota, QuotaError};
 pub use rate_error::RateError;
-pub use rate_limiter::RateLimiter;
-pub use sliding_log::SlidingLog;
-pub use sliding_window::SlidingWindow;
-#[cfg(feature = "remote")]
-pub(crate) use sliding_window::WindowMeter;
-pub(crate) use token_bucket::SharedAxis;
-pub use token_bucket::{BucketTicket, TokenBucket};
-pub use warmup::Warmup;
-#[cfg(feature = "remote")]
-pub(crate) use window_limiter::LimitedMeter;
-pub use window_limiter::WindowError;
+pub use ring::Ring;
+pub use sliding_log::{Log, SlidingLog};
+pub use sliding_window::{Parts, SlidingWindow};
+pub use token_bucket::TokenBucket;
+pub use warmup::{Ramp, Warmup};
+pub use window_error::WindowError;

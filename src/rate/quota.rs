@@ -227,7 +227,13 @@ impl Quota {
 
     /// `count` per the same period, with the same burst, as far as both can be: at most one per nanosecond, and a burst that
     /// refills within 584 years. From an unlimited quota, with a burst of `count`.
-    pub(crate) fn with_count(self, count: u64) -> Self {
+    ///
+    /// ```
+    /// # use tollgate::Quota;
+    /// assert_eq!(Quota::per_minute(60).burst(5).with_count(90), Quota::per_minute(90).burst(5));
+    /// ```
+    #[must_use]
+    pub fn with_count(self, count: u64) -> Self {
         let burst = if self.is_unlimited() { count } else { self.burst };
         let count = count.min(self.period_nanos);
         let fits = u128::from(u64::MAX) * u128::from(count.max(1)) / u128::from(self.period_nanos);
@@ -285,23 +291,23 @@ impl fmt::Display for Quota {
 }
 
 impl Quota {
-    /// The status of a rate by this quota; `None` if it is unlimited.
-    pub(crate) fn status(&self, available: u64, next: Option<Duration>) -> Option<State> {
+    /// The state of a rate by this quota: none if it is unlimited.
+    pub(crate) fn status(&self, available: u64, next: Option<Duration>) -> State {
         if self.is_unlimited() {
-            return None;
+            return State::Unknown;
         }
         let limit = self.burst_size();
         let window = match self.count() {
             0 => Duration::MAX,
             count => scaled(self.period(), limit, count),
         };
-        Some(State::Rate {
+        State::Rate {
             limit,
             window,
             available,
             next,
             reset: None,
-        })
+        }
     }
 }
 

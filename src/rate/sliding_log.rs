@@ -1,31 +1,16 @@
-//! The sliding log: exact in every span, at the price of remembering every admission.
-//!
-//! The meter keeps the instant and the weight of every admission that still counts.
+//! The sliding log: each admission with its instant, so that room is back as soon as the limit allows.
 
-use super::inherit::Inherit;
-use super::meter::{Meter, UNLIMITED};
-use super::meter_limiter::RateTicket;
-use super::window_limiter::{LimitedMeter, Settings, WindowError, WindowLimiter, WindowedMeter, window_limiter};
-use crate::core::ask::Demand;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::time::{Clock, ClockReading};
+use super::inherit::{Inherit, share_up};
+use super::limiter::Rate;
+use super::meter::{Locked, Machine, UNLIMITED, ticks};
+use super::window_error::{WindowError, check_length};
+use crate::core::status::State;
+use crate::time::Clock;
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
-const LEG: &str = "sliding_log";
-
 /// Admits at most `limit` in *any* span of the window's length, and never one instant later than that allows.
-///
-/// It remembers the instant and the weight of each admission until it has left the window: 24 bytes an entry, one for
-/// all admissions of one instant. There are at most as many entries as the limit, and as there are instants of debts up
-/// to 65,536. For a large limit that is much memory: 2.3 MiB for 100,000. If [`max_entries`](Self::max_entries) allows
-/// fewer, it refuses with that many in the window, until the oldest leaves: then it may admit less than the limit, but
-/// never more. A [`SlidingWindow`](crate::SlidingWindow) takes a fixed 520 bytes and is up to one segment late.
-///
-/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. An entry that a change
-/// has forgiven gives nothing back, and its undercharge counts from now on. A debt is logged as an admission. An
-/// instant earlier than the latest seen counts as the latest.
 ///
 /// ```
 /// # use tollgate::{ManualClock, SlidingLog};
@@ -40,12 +25,50 @@ const LEG: &str = "sliding_log";
 /// assert!(log.try_acquire(1).is_ok());
 /// assert!(log.try_acquire(1).is_err());
 /// ```
-pub struct SlidingLog {
-    inner: WindowLimiter<LogMeter>,
+///
+/// The log remembers the instant and the weight of each admission until it has left the window: 24 bytes an entry, one for all
+/// admissions of one instant. There are at most as many entries as the limit, and at least room for 65,536. For a large limit that
+/// is much memory: 2.3 MiB for 100,000. If [`max_entries`](Self::max_entries) allows fewer, the log refuses with that many in the
+/// window, until the oldest leaves: then it may admit less than the limit, but never more. A
+/// [`SlidingWindow`](crate::SlidingWindow) takes some 700 bytes and is up to one segment late.
+///
+/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. An instant earlier than the latest
+/// seen counts as the latest.
+pub type SlidingLog = Rate<Locked<Log>>;
+
+/// How many entries a log has room for at least, unless set otherwise.
+const ENTRIES: usize = 65_536;
+
+/// The meter of a [`SlidingLog`]. Instants are ticks.
+#[derive(Debug)]
+pub struct Log {
+    now: u64,
+    length: Duration,
+    ticks: u64,
+    limit: u64,
+    /// The most entries, if that was set.
+    set_most: Option<usize>,
+    /// By number, and so by instant.
+    entries: VecDeque<Entry>,
+    total: u64,
+    /// The number of the latest entry.
+    made: u64,
+    /// Entries up to this number give nothing back.
+    sealed: u64,
 }
 
-impl SlidingLog {
-    /// How many entries it holds at least, unless set otherwise: one for each unit of a larger limit.
+/// The units admitted at one instant.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    number: u64,
+    at: u64,
+    units: u64,
+}
+
+impl Rate<Locked<Log>> {
+    /// A limit that admits everything, and counts nothing.
+    pub const UNLIMITED: u64 = UNLIMITED;
+    /// How many entries it has room for at least, unless set otherwise: one for each unit of a larger limit.
     pub const ENTRIES: usize = ENTRIES;
 
     /// At most `limit` in any span of `length`, on the real clock. A limit of zero admits nothing.
@@ -53,15 +76,19 @@ impl SlidingLog {
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        let inner = WindowLimiter::new(LEG, limit, length, None)?;
-        Ok(Self { inner })
+        Ok(Self::build(limit, check_length(length)?, None, &Clock::real()))
+    }
+
+    fn build(limit: u64, length: Duration, set_most: Option<usize>, clock: &Clock) -> Self {
+        let log = Log::new(clock.now().ticks(), limit, length, set_most, clock);
+        Self::of(Locked::new(log), clock)
     }
 
     /// The same log on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        let inner = self.inner.on(clock, |_| {});
-        Self { inner }
+        let set_most = self.meter.look(|log| log.set_most);
+        Self::build(self.limit(), self.length(), set_most, clock)
     }
 
     /// The same log, empty, with room for `entries` entries.
@@ -79,6 +106,7 @@ impl SlidingLog {
     /// log.force_acquire(5);
     /// assert_eq!(log.debt(), 5);
     /// log.set_limit(20, Inherit::AsIs);
+    /// assert_eq!(log.available(), 5);
     /// log.set_length(Duration::from_secs(1))?;
     /// log.reset();
     /// assert_eq!(log.available(), 20);
@@ -88,312 +116,189 @@ impl SlidingLog {
         if entries == 0 {
             return Err(WindowError::Entries { given: entries });
         }
-        let inner = self.inner.with(|own| *own = Some(entries));
-        Ok(Self { inner })
+        Ok(Self::build(self.limit(), self.length(), Some(entries), &self.clock))
     }
 
-    /// How many entries it holds now.
+    /// How many entries it holds. A snapshot.
     pub fn entries(&self) -> usize {
-        self.inner.read(LogMeter::entries)
+        self.meter.look(|log| log.entries.len())
     }
 
-    /// How many more than the limit the window holds, by debts or since the limit was lowered.
-    pub fn debt(&self) -> u64 {
-        self.inner.read(LogMeter::debt)
+    /// The limit in force.
+    pub fn limit(&self) -> u64 {
+        self.meter.look(|log| log.limit)
     }
-}
 
-window_limiter! {
-    SlidingLog, 1,
-    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
-    /// the admitted units still count: only then does no window exceed its limit.
-    ///
-    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
-    /// back any more. If it makes less, the difference counts as admitted now.
-    set_limit,
+    /// The length of the window.
+    pub fn length(&self) -> Duration {
+        self.meter.look(|log| log.length)
+    }
+
+    /// Changes the limit at once; `inherit` says what becomes of the units that count. Only with [`Inherit::AsIs`] does no window
+    /// across the change exceed the larger limit.
+    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
+        self.meter.change(self.clock.now(), |log| log.set_limit(limit, inherit));
+        self.notify_changed();
+    }
+
     /// Changes the length of the window at once. Units that have left the shorter window do not count in a longer one.
-    set_length
+    ///
+    /// # Errors
+    /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
+    pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
+        let length = check_length(length)?;
+        self.meter.change(self.clock.now(), |log| {
+            (log.length, log.ticks) = (length, ticks(length, &self.clock));
+            log.advance(log.now);
+        });
+        self.notify_changed();
+        Ok(())
+    }
 }
 
-/// The least number of entries allowed, unless set otherwise.
-const ENTRIES: usize = 65_536;
-
-/// How many admissions may pass before expired entries are removed.
-const LEISURE: u64 = 256;
-
-#[derive(Debug)]
-pub(super) struct LogMeter {
-    now: u64,
-    length: u64,
-    limit: u64,
-    /// The most entries, if that was set.
-    set_most: Option<usize>,
-    /// The most entries: one for each unit of the limit unless set otherwise, and at least enough for a few debts.
-    most: usize,
-    /// By number, and so by instant.
-    entries: VecDeque<LogEntry>,
-    total: u128,
-    /// The number of the latest entry.
-    made: u64,
-    /// Entries up to this number are not refunded: some of them have been forgiven.
-    sealed: u64,
-}
-
-/// The units admitted at one instant.
-#[derive(Clone, Copy, Debug)]
-struct LogEntry {
-    number: u64,
-    at: u64,
-    units: u64,
-}
-
-impl LogMeter {
-    pub(super) fn new(now: u64, length: u64, limit: u64, set_most: Option<usize>) -> Self {
-        let mut log = Self {
+impl Log {
+    fn new(now: u64, limit: u64, length: Duration, set_most: Option<usize>, clock: &Clock) -> Self {
+        Self {
             now,
             length,
+            ticks: ticks(length, clock),
             limit,
             set_most,
-            most: 0,
             entries: VecDeque::new(),
             total: 0,
             made: 0,
             sealed: 0,
-        };
-        log.put_limit(limit);
-        log
-    }
-
-    fn put_limit(&mut self, limit: u64) {
-        let all = || usize::try_from(limit).unwrap_or(usize::MAX).max(ENTRIES);
-        self.limit = limit;
-        self.most = self.set_most.unwrap_or_else(all);
-    }
-
-    /// How many entries there are.
-    pub(super) fn entries(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// The units beyond the limit.
-    pub(super) fn debt(&self) -> u64 {
-        let over = self.total.saturating_sub(u128::from(self.limit));
-        u64::try_from(over).unwrap_or(u64::MAX)
-    }
-
-    fn forgive(&mut self, mut amount: u128) {
-        self.sealed = self.made;
-        self.total -= amount;
-        while let Some(oldest) = self.entries.front_mut() {
-            let units = u128::from(oldest.units);
-            if units > amount {
-                oldest.units -= amount as u64;
-                return;
-            }
-            amount -= units;
-            self.entries.pop_front();
         }
     }
 
+    fn set_limit(&mut self, limit: u64, inherit: Inherit) {
+        let old = std::mem::replace(&mut self.limit, limit);
+        match inherit {
+            _ if limit == UNLIMITED => self.clear(),
+            Inherit::Reset => self.clear(),
+            Inherit::Proportional if old != UNLIMITED => {
+                self.total = 0;
+                for entry in &mut self.entries {
+                    entry.units = share_up(entry.units, old, limit).min(u64::MAX - self.total);
+                    self.total += entry.units;
+                }
+                self.sealed = self.made;
+            }
+            _ => {}
+        }
+    }
+
+    /// The most entries: one for each unit of the limit unless set otherwise.
+    fn most(&self) -> usize {
+        self.set_most
+            .unwrap_or_else(|| usize::try_from(self.limit).unwrap_or(usize::MAX).max(ENTRIES))
+    }
+
     /// True if another admission can join this entry.
-    fn joins(&self, entry: &LogEntry) -> bool {
+    fn joins(&self, entry: &Entry) -> bool {
         entry.at == self.now && entry.number > self.sealed
     }
 
     fn is_full(&self) -> bool {
-        self.entries.len() >= self.most && !self.entries.back().is_some_and(|last| self.joins(last))
+        self.entries.len() >= self.most() && !self.entries.back().is_some_and(|last| self.joins(last))
     }
 
-    /// Logs `n` now and returns the number of its entry.
+    /// Logs `n` now, and returns the number of their entry. Without room for an entry of its own it joins the last one, which then
+    /// counts as long.
     fn add(&mut self, n: u64) -> u64 {
+        let n = n.min(u64::MAX - self.total);
         if n == 0 {
             return 0;
         }
-        self.total += u128::from(n);
-        let (now, full) = (self.now, self.is_full());
-        let joins = |last: &LogEntry| full || self.joins(last);
-        let into_last = self.entries.back().is_some_and(joins);
-        if let Some(entry) = self.entries.back_mut().filter(|_| into_last) {
-            // Without room for an entry of its own, it joins the last one, which then counts as long.
-            entry.at = now;
-            let sum = entry.units.saturating_add(n);
-            self.total -= u128::from(entry.units) + u128::from(n) - u128::from(sum);
-            entry.units = sum;
-            return entry.number;
+        self.total += n;
+        let (now, is_full) = (self.now, self.is_full());
+        let into_last = self.entries.back().is_some_and(|last| is_full || self.joins(last));
+        if let Some(last) = self.entries.back_mut().filter(|_| into_last) {
+            last.at = now;
+            last.units += n;
+            return last.number;
         }
-        self.push(n)
-    }
-
-    /// Another entry, of `n` now.
-    #[inline]
-    fn push(&mut self, n: u64) -> u64 {
         self.made += 1;
-        self.entries.push_back(LogEntry {
+        self.entries.push_back(Entry {
             number: self.made,
-            at: self.now,
+            at: now,
             units: n,
         });
         self.made
     }
 
-    /// How many of these ordered entries have left the window.
-    fn left(&self, entries: &[LogEntry]) -> usize {
-        entries.partition_point(|entry| self.now.saturating_sub(entry.at) >= self.length)
-    }
-
-    /// Takes up to `n` off an entry, if it still counts.
-    fn subtract(&mut self, number: u64, n: u64) {
-        if number <= self.sealed {
-            return;
-        }
-        let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.number) else {
-            return;
-        };
-        let units = n.min(self.entries[index].units);
-        self.entries[index].units -= units;
-        self.total -= u128::from(units);
-        if self.entries[index].units == 0 {
-            self.entries.remove(index);
-        }
+    fn find(&self, number: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
     }
 }
 
-impl LimitedMeter for LogMeter {
-    fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    fn room(&self) -> i128 {
-        i128::from(self.limit) - i128::try_from(self.total).unwrap_or(i128::MAX)
-    }
-
-    /// The oldest entries are forgiven for the room; missing units count as admitted now.
-    fn set_limit(&mut self, limit: u64, room: i128) {
-        if limit == UNLIMITED {
-            self.put_limit(limit);
-            return self.clear();
-        }
-        let total = i128::from(limit).saturating_sub(room).max(0) as u128;
-        match total.checked_sub(self.total) {
-            Some(more) => {
-                self.add(u64::try_from(more).unwrap_or(u64::MAX));
-            }
-            None => self.forgive(self.total - total),
-        }
-        self.put_limit(limit);
-    }
-}
-
-impl WindowedMeter for LogMeter {
-    /// The most entries, if that was set.
-    type Own = Option<usize>;
-
-    fn start(now: u64, limit: u64, set: &Settings<Option<usize>>, clock: &Clock) -> Self {
-        Self::new(now, set.ticks(clock), limit, set.own)
-    }
-
-    /// Entries that have left the old window do not come back.
-    fn set_length(&mut self, set: &Settings<Option<usize>>, clock: &Clock) {
-        self.length = set.ticks(clock);
-        self.advance(self.now);
-    }
-}
-
-impl Meter for LogMeter {
-    type Mark = [u64; 1];
+impl Machine for Log {
+    const LEG: &'static str = "sliding_log";
+    const TYPE: &'static str = "SlidingLog";
 
     fn advance(&mut self, now: u64) {
-        let now = self.now.max(now);
-        self.now = now;
-        let (first, second) = self.entries.as_slices();
-        let mut left = self.left(first);
-        if left == first.len() {
-            left += self.left(second);
+        self.now = self.now.max(now);
+        let (now, ticks) = (self.now, self.ticks);
+        let leaves = |oldest: &&Entry| now.saturating_sub(oldest.at) >= ticks;
+        while let Some(oldest) = self.entries.front().filter(leaves) {
+            self.total -= oldest.units;
+            self.entries.pop_front();
         }
-        for entry in self.entries.range(..left) {
-            self.total -= u128::from(entry.units);
-        }
-        self.entries.drain(..left);
     }
 
     fn now(&self) -> u64 {
         self.now
     }
 
-    fn fits(&self, n: u64) -> bool {
-        n == 0 || n <= self.free()
-    }
-
     fn free(&self) -> u64 {
+        // Without a limit nothing is counted.
         match self.is_full() {
             true => 0,
-            false => self.room().max(0) as u64,
+            false => self.limit.saturating_sub(self.total),
         }
     }
 
-    /// Takes if all logged units leave room, also those that have left the window. One time in [`LEISURE`] it leaves
-    /// that to `take`, which removes expired entries: so the log stays short, and no call takes long.
-    #[inline]
-    fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
-        let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
-        if n == 0 || !has_room || self.limit == UNLIMITED {
-            return None;
-        }
-        // A stale instant counts as the latest.
-        if now <= self.now {
-            let last = self.entries.back_mut()?;
-            let units = last.units.checked_add(n)?;
-            if last.at != self.now || last.number <= self.sealed {
-                return None;
-            }
-            self.total += u128::from(n);
-            last.units = units;
-            return Some([last.number]);
-        }
-        if self.made % LEISURE == 0 {
-            return None;
-        }
-        self.now = now;
-        self.total += u128::from(n);
-        Some([self.push(n)])
+    fn debt(&self) -> u64 {
+        self.total.saturating_sub(self.limit)
     }
 
-    fn take(&mut self, n: u64) -> Self::Mark {
+    fn take(&mut self, n: u64) -> u64 {
         match self.limit {
-            UNLIMITED => [0],
-            _ => [self.add(n)],
+            UNLIMITED => 0,
+            _ => self.add(n),
         }
     }
 
-    fn restore(&mut self, mark: &Self::Mark, units: u64) {
-        self.subtract(mark[0], units);
-    }
-
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
-        let number = mark[0];
-        let Some(more) = actual.checked_sub(charged) else {
-            self.subtract(number, charged - actual);
-            return actual;
-        };
+    fn settle(&mut self, mark: &mut u64, charged: u64, actual: u64) -> u64 {
+        let (back, more) = (charged.saturating_sub(actual), actual.saturating_sub(charged));
         let before = self.total;
-        if charged == 0 {
-            // No entry is left of it: it counts from now on.
-            *mark = self.take(more);
-        } else if let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.number) {
-            let entry = &mut self.entries[index];
-            let units = entry.units.saturating_add(more);
-            self.total += u128::from(units - entry.units);
-            entry.units = units;
-        } else {
-            if number <= self.sealed {
-                self.take(more); // Of one that was forgiven: from now on, and under no mark.
+        match self.find(*mark) {
+            // It was taken before a change, or nothing was: an undercharge counts from now on.
+            _ if *mark <= self.sealed => {
+                let number = self.take(more);
+                if charged == 0 {
+                    *mark = number;
+                }
             }
-            return actual;
+            Some(index) => {
+                let more = more.min(u64::MAX - self.total);
+                let entry = &mut self.entries[index];
+                let back = back.min(entry.units);
+                entry.units = entry.units - back + more;
+                self.total = self.total - back + more;
+                if entry.units == 0 {
+                    self.entries.remove(index);
+                    *mark = 0;
+                }
+            }
+            // It counts no more.
+            None => return actual,
         }
         match self.limit {
             UNLIMITED => actual,
             // At most `more`.
-            _ => charged + (self.total - before) as u64,
+            _ if more > 0 => charged.saturating_add(self.total - before),
+            _ => actual,
         }
     }
 
@@ -401,38 +306,50 @@ impl Meter for LogMeter {
         if self.limit == UNLIMITED || (n == 0 && ahead == 0) {
             return Some(self.now);
         }
-        // Those ahead fill this window first. If they exceed one window, the estimate is a lower bound.
+        // Those ahead fill this window first. If they exceed one window, the instant is a lower bound.
         let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
+        let leaves = |entry: &Entry| entry.at.saturating_add(self.ticks);
         let mut at = self.now;
-        let leaves = |entry: &LogEntry| entry.at.saturating_add(self.length);
-        if self.is_full() {
-            if let Some(oldest) = self.entries.front() {
-                at = leaves(oldest);
-            }
+        if let Some(oldest) = self.entries.front().filter(|_| self.is_full()) {
+            at = leaves(oldest);
         }
-        // This many units have to leave. The search runs from the nearer end, since many callers may ask, each behind
-        // the others.
-        let over = self.total.saturating_sub(u128::from(room));
-        let mut sum = 0;
-        let mut reaches = |entry: &&LogEntry, most: u128| {
-            sum += u128::from(entry.units);
-            sum > most
-        };
-        let last = match over {
-            0 => None,
-            _ if over <= self.total / 2 => self.entries.iter().find(|entry| reaches(entry, over - 1)),
-            _ => self.entries.iter().rev().find(|entry| reaches(entry, room.into())),
-        };
-        Some(last.map_or(at, |entry| at.max(leaves(entry))))
+        let mut total = self.total;
+        for entry in &self.entries {
+            if total <= room {
+                break;
+            }
+            total -= entry.units;
+            at = at.max(leaves(entry));
+        }
+        Some(at)
     }
 
     fn fresh_at(&self) -> Option<u64> {
-        let newest = self.entries.back();
-        Some(newest.map_or(self.now, |entry| entry.at.saturating_add(self.length)))
+        let last = self.entries.back();
+        Some(last.map_or(self.now, |last| last.at.saturating_add(self.ticks)))
     }
 
     fn clear(&mut self) {
         self.entries.clear();
-        (self.total, self.sealed) = (0, self.made);
+        self.total = 0;
+        self.sealed = self.made;
+    }
+
+    fn window_limit(&self) -> Option<u64> {
+        Some(self.limit)
+    }
+
+    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State {
+        State::Rate {
+            limit: self.limit,
+            window: self.length,
+            available,
+            next,
+            reset,
+        }
+    }
+
+    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
+        out.field("limit", &self.limit).field("length", &self.length);
     }
 }

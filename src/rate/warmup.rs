@@ -18,48 +18,19 @@
 //!
 //! An admission starts at once, and the next one pays for it. So admissions are a sequence, and only the latest can be
 //! undone.
-//!
-//! One permit taken while the limiter is free and cold is a [`SingleUnit`] until it is cold again.
 
-use super::drain::Drain;
-use super::inherit::Inherit;
-use super::meter::Meter;
-use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
+use super::inherit::{Inherit, share};
+use super::limiter::Rate;
+use super::meter::{Locked, Machine};
 use super::quota::Quota;
 use super::rate_error::RateError;
-use super::single_unit::{self, Known, SingleUnit, Times};
-use crate::core::ask::Demand;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::State;
-use crate::sync::shim::Mutex;
-use crate::time::{Clock, ClockReading};
+use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;
 
-const LEG: &str = "warmup";
-
 /// Lets one request start at a time, spaced by its rate, and more slowly at first: for an upstream with caches to fill
 /// and connections to open.
-///
-/// A new limiter is cold: the first interval is nearly the cold factor (3 unless set otherwise) times the stable one.
-/// The intervals shrink to the stable one in the course of the warm-up period. Idle time cools it down again: after one
-/// such period it is cold. At 2 a second, warmed up in 4 seconds, the intervals from cold are 1.375, 1.125, 0.875,
-/// 0.625 and then 0.5 seconds.
-///
-/// A request of up to the quota's burst starts when the limiter is free, and occupies it for the sum of its units'
-/// intervals: the next request waits for that. A larger request is `Oversized`. In any span of time `t` it admits at
-/// most `burst + rate x t`, where `t` counts a tick of the clock longer.
-///
-/// # Giving back
-/// A reservation that is cancelled before another is admitted leaves no trace, however late. Later it gives back
-/// nothing: its intervals have passed. A [`settle`](crate::Permit::settle) of the latest admission is exact too. A
-/// settle of an earlier one only charges more, from now on, and the latest can still be given back. One whose
-/// successors were all cancelled may count as either. (When the latest settles after that, its intervals count from
-/// then on, not from its admission.) Time without a rate, unlimited or zero, is not idle: it cools nothing down.
-///
-/// The construction is that of `SmoothWarmingUp` in Guava; for a cold factor of 3 that of Sentinel's warm-up is the
-/// same.
 ///
 /// ```
 /// # use tollgate::{ManualClock, Quota, Warmup};
@@ -75,10 +46,26 @@ const LEG: &str = "warmup";
 /// }
 /// assert_eq!(waits, [1_375, 1_125, 875, 625, 500, 500]);
 /// ```
-pub struct Warmup {
-    inner: MeterLimiter<WarmupMeter>,
-    settings: Mutex<Settings>,
-}
+///
+/// A new limiter is cold: the first interval is nearly the cold factor (3 unless set otherwise) times the stable one.
+/// The intervals shrink to the stable one in the course of the warm-up period. Idle time cools it down again: after one
+/// such period it is cold. At 2 a second, warmed up in 4 seconds, the intervals from cold are 1.375, 1.125, 0.875,
+/// 0.625 and then 0.5 seconds.
+///
+/// A request of up to the quota's burst starts when the limiter is free, and occupies it for the sum of its units'
+/// intervals: the next request waits for that. A larger request is `Oversized`. In any span of time `t` it admits at
+/// most `burst + rate x t`, where `t` counts a tick of the clock longer.
+///
+/// # Giving back
+/// An admission that is cancelled before another is made leaves no trace, however late. Later it gives back
+/// nothing: its intervals have passed. A [`settle`](crate::Permit::settle) of the latest admission is exact too. A
+/// settle of an earlier one only charges more, from now on, and the latest can still be given back. One whose
+/// successors were all cancelled may count as either. (When the latest settles after that, its intervals count from
+/// then on, not from its admission.) Time without a rate, unlimited or zero, is not idle: it cools nothing down.
+///
+/// The construction is that of `SmoothWarmingUp` in Guava; for a cold factor of 3 that of Sentinel's warm-up is the
+/// same.
+pub type Warmup = Rate<Locked<Ramp>>;
 
 /// The settings in force.
 #[derive(Clone, Copy, Debug)]
@@ -105,13 +92,12 @@ impl Settings {
             return Ok((Pace::Unlimited, 0));
         }
         let (count, nanos) = quota.reduced();
-        let interval = Drain::new(count, nanos, clock.nanos_scale()).interval();
         let shape = Shape::new(
             (count, nanos),
             // At most 365 days.
             self.period.as_nanos() as u64,
             self.cold,
-            interval.unwrap_or(u128::MAX),
+            interval(count, nanos, clock.nanos_scale()),
             clock.ticks_of(self.period),
         );
         match shape {
@@ -124,7 +110,7 @@ impl Settings {
     }
 }
 
-impl Warmup {
+impl Rate<Locked<Ramp>> {
     /// At the quota's rate once it is warm, `period` after a cold start; cold, on the real clock. At [`Quota::zero`] it
     /// admits nothing.
     ///
@@ -139,7 +125,7 @@ impl Warmup {
     /// The same limiter on `clock`, cold.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        let set = *self.settings.lock();
+        let set = self.meter.look(|ramp| ramp.settings);
         // The bounds do not depend on the clock: they were checked when this limiter was made.
         Self::build(set, clock).unwrap_or(self)
     }
@@ -163,77 +149,48 @@ impl Warmup {
     /// # Ok::<(), tollgate::RateError>(())
     /// ```
     pub fn cold_factor(self, cold: u32) -> Result<Self, RateError> {
-        let set = Settings {
-            cold,
-            ..*self.settings.lock()
-        };
-        Self::build(set, self.inner.clock())
+        let set = self.meter.look(|ramp| Settings { cold, ..ramp.settings });
+        Self::build(set, &self.clock)
     }
 
     fn build(set: Settings, clock: &Clock) -> Result<Self, RateError> {
-        let (pace, burst) = set.compile(clock)?;
-        Ok(Self {
-            inner: MeterLimiter::new(LEG, clock, |now| WarmupMeter::new(now, pace, burst)),
-            settings: Mutex::new(set),
-        })
+        let ramp = Ramp::new(clock.now().ticks(), set, set.compile(clock)?);
+        Ok(Self::of(Locked::new(ramp), clock))
     }
 
     /// The quota in force.
     pub fn quota(&self) -> Quota {
-        self.settings.lock().quota
+        self.meter.look(|ramp| ramp.settings.quota)
     }
 
     /// Changes the rate at once. Earlier admissions are paid for at the old rate. `inherit` is the rule for the stored
-    /// permits: as many as before, the same share of the maximum, or as many more or less as the maximum has changed
-    /// by. After a [`Reset`](Inherit::Reset) all permits are stored, and it is free.
+    /// permits: as many as before, or the same share of the maximum. After a [`Reset`](Inherit::Reset) all permits are stored, and it is free.
     ///
     /// # Errors
     /// [`RateError::Permits`] as for [`new`](Self::new). Nothing is changed then.
     pub fn set_quota(&self, quota: Quota, inherit: Inherit) -> Result<(), RateError> {
-        let mut set = self.settings.lock();
-        let new = Settings { quota, ..*set };
-        let (pace, burst) = new.compile(self.inner.clock())?;
-        self.inner.change(|warmup| {
-            let (stored, old) = warmup.stored();
-            let kept = inherit.room(stored.into(), old, pace.max()).max(0);
-            warmup.set_pace(pace, burst, kept as u64);
-            if inherit == Inherit::Reset {
-                warmup.clear();
-            }
-        });
-        *set = new;
-        drop(set);
-        self.inner.notify_changed();
+        let settings = self.meter.look(|ramp| Settings { quota, ..ramp.settings });
+        let compiled = settings.compile(&self.clock)?;
+        self.meter
+            .change(self.clock.now(), |ramp| ramp.set_pace(settings, compiled, inherit));
+        self.notify_changed();
         Ok(())
     }
 
     /// How far apart it admits single units just now: the stable interval, up to the cold factor times that. `None`
     /// when the rate is zero or unlimited. Rounded down to a nanosecond.
     pub fn interval(&self) -> Option<Duration> {
-        let ticks = self.inner.read(WarmupMeter::interval)?;
-        let nanos = (ticks >> 32).saturating_mul(u128::from(self.inner.clock().nanos_scale())) >> 40;
+        let now = self.clock.now();
+        let ticks = self.meter.at(now, |ramp| ramp.interval())?;
+        let nanos = (ticks >> 32).saturating_mul(u128::from(self.clock.nanos_scale())) >> 40;
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 }
 
-impl Warmup {
-    fn status(&self) -> Option<State> {
-        self.quota().status(self.available(), self.time_until(1))
-    }
-}
-
-meter_limiter!(Warmup, 1, status);
-
-impl fmt::Debug for Warmup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = *self.settings.lock();
-        f.debug_struct("Warmup")
-            .field("quota", &format_args!("{}", set.quota))
-            .field("period", &set.period)
-            .field("cold_factor", &set.cold)
-            .field("interval", &self.interval())
-            .finish_non_exhaustive()
-    }
+/// How long one unit takes at `count` per `nanos`, in `2^-32` ticks, of which `2^40` last `scale` nanoseconds; rounded up.
+fn interval(count: u64, nanos: u64, scale: u64) -> u128 {
+    // At most 2^55 nanoseconds are a period.
+    (u128::from(nanos) << 72).div_ceil(u128::from(count) * u128::from(scale))
 }
 
 /// One permit is `2^GRAIN` grains.
@@ -256,8 +213,6 @@ pub(super) struct Shape {
     /// In grains.
     max: u64,
     cold: u32,
-    /// The cost of one permit when all are stored, in fine ticks.
-    first: u128,
 }
 
 impl Shape {
@@ -286,28 +241,17 @@ impl Shape {
         let yielded = u128::from(count) * u128::from(period_nanos);
         let threshold = grains(yielded, 2 * u128::from(nanos));
         let max = threshold + grains(2 * yielded, u128::from(1 + cold) * u128::from(nanos));
-        let shape = Self {
+        Some(Self {
             interval,
             period,
             threshold,
             max,
             cold,
-            first: 0,
-        };
-        let first = shape.cost_of(max, 1);
-        Some(Self { first, ..shape })
+        })
     }
 
     /// The cost of `n` permits at `stored` grains, in fine ticks, rounded up.
-    #[inline]
     pub(super) fn cost(&self, stored: u64, n: u64) -> u128 {
-        if stored == self.max && n == 1 {
-            return self.first;
-        }
-        self.cost_of(stored, n)
-    }
-
-    fn cost_of(&self, stored: u64, n: u64) -> u128 {
         let taken = u128::from(n) << GRAIN;
         let above = |stored: u128| stored.saturating_sub(u128::from(self.threshold));
         let (from, to) = (above(stored.into()), above(u128::from(stored).saturating_sub(taken)));
@@ -354,9 +298,11 @@ pub(super) enum Pace {
     Unlimited,
 }
 
+/// The meter of a [`Warmup`].
 #[derive(Debug)]
-pub(super) struct WarmupMeter {
+pub struct Ramp {
     now: u64,
+    settings: Settings,
     pace: Pace,
     /// The most units of one admission.
     burst: u64,
@@ -365,45 +311,40 @@ pub(super) struct WarmupMeter {
     before: PaceState,
     /// The number of the latest take that can be undone.
     taken: u64,
-    /// The times of one permit taken when cold.
-    times: Times,
-    /// Set while the only take since it was cold is one permit.
-    single_unit: SingleUnit<u64>,
 }
 
-impl WarmupMeter {
+impl Ramp {
     /// Free, and cold.
-    pub(super) fn new(now: u64, pace: Pace, burst: u64) -> Self {
+    fn new(now: u64, settings: Settings, (pace, burst): (Pace, u64)) -> Self {
         let state = PaceState {
             free_at: fine(now),
             stored: pace.max(),
         };
         Self {
             now,
+            settings,
             pace,
             burst,
             state,
             before: state,
             taken: 1,
-            times: pace.times(),
-            single_unit: SingleUnit::new(0),
         }
     }
 
-    /// The stored grains, and the maximum.
-    pub(super) fn stored(&self) -> (u64, u64) {
-        (self.current().stored, self.pace.max())
-    }
-
-    /// Changes the rate; `stored` grains are stored from now on. Earlier admissions are still paid for.
-    pub(super) fn set_pace(&mut self, pace: Pace, burst: u64, stored: u64) {
+    /// Changes the rate. Earlier admissions are still paid for.
+    fn set_pace(&mut self, settings: Settings, (pace, burst): (Pace, u64), inherit: Inherit) {
         self.state = self.current();
         self.state.free_at = self.state.free_at.max(fine(self.now)); // Time without a rate was not idle.
-        (self.pace, self.burst) = (pace, burst);
-        self.times = pace.times();
-        self.single_unit.end();
-        self.state.stored = stored.min(pace.max());
+        let (stored, old) = (self.state.stored, self.pace.max());
+        (self.settings, self.pace, self.burst) = (settings, pace, burst);
         self.taken += 1;
+        self.state.stored = match inherit {
+            Inherit::Proportional => share(stored, old, pace.max()),
+            _ => stored.min(pace.max()),
+        };
+        if inherit == Inherit::Reset {
+            self.clear();
+        }
     }
 
     /// The current interval, in fine ticks; `None` if it is stopped or unlimited.
@@ -438,12 +379,8 @@ impl WarmupMeter {
     }
 
     /// True if the mark is that of the latest take, and that can be undone.
-    fn is_latest(&self, mark: [u64; 1]) -> bool {
-        match self.single_unit.find(mark[0]) {
-            None => mark[0] == self.taken,
-            Some(Known::As(number)) => number == self.taken,
-            Some(Known::Past | Known::Cleared) => false,
-        }
+    fn is_latest(&self, mark: u64) -> bool {
+        mark == self.taken
     }
 
     fn is_free(&self) -> bool {
@@ -469,17 +406,6 @@ impl Pace {
             _ => 0,
         }
     }
-
-    /// The times of one permit taken when all are stored: until it is paid and all are stored again.
-    fn times(&self) -> Times {
-        let Self::Shaped(shape) = self else { return Times::NEVER };
-        let missing = shape.max.min(1 << GRAIN);
-        let rest = shape.idle_for(missing);
-        Times {
-            lasts: ticks(shape.first).saturating_add(rest),
-            rest,
-        }
-    }
 }
 
 fn fine(ticks: u64) -> u128 {
@@ -491,41 +417,9 @@ fn ticks(fine: u128) -> u64 {
     u64::try_from(fine.div_ceil(1 << FINE)).unwrap_or(u64::MAX)
 }
 
-impl Meter for WarmupMeter {
-    type Mark = [u64; 1];
-
-    const BY_WORD: Option<fn(u64) -> Self::Mark> = Some(|until| [single_unit::mark_of(until)]);
-
-    fn went_by_word(&mut self, word: u64) {
-        if self.single_unit.is(word) {
-            return;
-        }
-        let freed = single_unit::since_of(word);
-        let since = freed.unwrap_or_else(|| word - self.times.lasts);
-        // It was cold: what was taken before was undone, or by then it was cold again.
-        self.now = self.now.max(since);
-        self.state = PaceState {
-            free_at: fine(since),
-            stored: self.pace.max(),
-        };
-        if freed.is_some() {
-            // The latest was undone: no earlier one can be.
-            self.taken += 1;
-            return self.single_unit.is_free(since, self.times);
-        }
-        let [mark] = self.take(1);
-        self.single_unit.went(word, mark);
-    }
-
-    #[inline(always)]
-    fn open(&mut self) -> u64 {
-        self.single_unit.open(self.now, self.times)
-    }
-
-    #[inline(always)]
-    fn times(&self) -> Times {
-        self.times
-    }
+impl Machine for Ramp {
+    const LEG: &'static str = "warmup";
+    const TYPE: &'static str = "Warmup";
 
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
@@ -533,10 +427,6 @@ impl Meter for WarmupMeter {
 
     fn now(&self) -> u64 {
         self.now
-    }
-
-    fn fits(&self, n: u64) -> bool {
-        n <= self.free()
     }
 
     fn free(&self) -> u64 {
@@ -547,42 +437,31 @@ impl Meter for WarmupMeter {
         }
     }
 
-    fn take(&mut self, n: u64) -> Self::Mark {
-        let shape = match self.pace {
-            Pace::Shaped(shape) if n > 0 => shape,
-            _ => return [0],
-        };
+    fn debt(&self) -> u64 {
+        0
+    }
+
+    fn take(&mut self, n: u64) -> u64 {
+        let Pace::Shaped(shape) = self.pace else { return 0 };
+        if n == 0 {
+            return 0;
+        }
         self.before = self.current();
         self.charge(&shape, self.before, n);
         self.taken += 1;
-        if n == 1 && self.before.stored == shape.max && self.before.free_at == fine(self.now) && self.burst > 0 {
-            self.single_unit.begin(self.now.saturating_add(self.times.lasts));
-        } else {
-            self.single_unit.end();
-        }
-        [self.taken]
+        self.taken
     }
 
-    fn restore(&mut self, mark: &Self::Mark, _: u64) {
-        if self.is_latest(*mark) {
-            self.state = self.before;
-            self.single_unit.end();
-        }
-    }
-
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
+    fn settle(&mut self, mark: &mut u64, charged: u64, actual: u64) -> u64 {
         let Pace::Shaped(shape) = self.pace else { return actual };
         if self.is_latest(*mark) {
             self.charge(&shape, self.before, actual);
-            self.single_unit.end();
         } else if let Some(more) = actual.checked_sub(charged) {
             // It is paid for with the latest take, and also without it, in case that is undone.
-            //
             let latest = std::mem::replace(&mut self.state, self.before);
             self.charge(&shape, self.current(), more);
             self.before = std::mem::replace(&mut self.state, latest);
             self.charge(&shape, self.current(), more);
-            self.single_unit.end();
         }
         actual
     }
@@ -610,12 +489,21 @@ impl Meter for WarmupMeter {
     }
 
     fn clear(&mut self) {
-        self.single_unit.clear();
+        let taken = self.taken + 1;
         *self = Self {
-            taken: self.taken + 1,
-            single_unit: self.single_unit,
-            ..Self::new(self.now, self.pace, self.burst)
+            taken,
+            ..Self::new(self.now, self.settings, (self.pace, self.burst))
         };
+    }
+
+    fn state(&self, available: u64, next: Option<Duration>, _: Option<Duration>) -> State {
+        self.settings.quota.status(available, next)
+    }
+
+    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
+        out.field("quota", &format_args!("{}", self.settings.quota))
+            .field("period", &self.settings.period)
+            .field("cold_factor", &self.settings.cold);
     }
 }
 
@@ -623,19 +511,34 @@ impl Meter for WarmupMeter {
 mod tests {
     use super::*;
 
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ramp(shape: Shape, burst: u64) -> Ramp {
+        let settings = Settings {
+            quota: Quota::per_second(10),
+            period: Duration::from_secs(1),
+            cold: 3,
+        };
+        Ramp::new(0, settings, (Pace::Shaped(shape), burst))
+    }
+
     /// Counters of 2.6 GHz, 24 MHz and 1 GHz: each permit is taken at the first tick at which it may be.
     #[test]
     fn steady_demand_on_a_warm_rate_loses_no_part_of_a_tick() {
         const PERMITS: u128 = 50_000;
-        const SECOND: u64 = 1_000_000_000;
         for scale in [(1u64 << 40) * 5 / 13, (1 << 40) * 125 / 3, 1 << 40] {
             for count in [7, 900_000, 1_000_003, 3_000_000] {
-                let interval = Drain::new(count, SECOND, scale).interval().unwrap();
                 let period = (u128::from(SECOND) << 40) / u128::from(scale);
-                let shape = Shape::new((count, SECOND), SECOND, 1, interval, period as u64).unwrap();
-                let mut warmup = WarmupMeter::new(0, Pace::Shaped(shape), 1);
+                let shape = Shape::new(
+                    (count, SECOND),
+                    SECOND,
+                    1,
+                    interval(count, SECOND, scale),
+                    period as u64,
+                );
+                let mut warmup = ramp(shape.unwrap(), 1);
                 for _ in 0..PERMITS {
-                    assert!(warmup.fits(1));
+                    assert!(warmup.free() >= 1);
                     warmup.take(1);
                     let ready = warmup.ready(1, 0).unwrap();
                     warmup.advance(ready);
@@ -652,11 +555,9 @@ mod tests {
     }
 
     /// Ten a second, cold, and a burst of four.
-    fn cold() -> WarmupMeter {
-        const SECOND: u64 = 1_000_000_000;
-        let interval = Drain::new(10, SECOND, 1 << 40).interval().unwrap();
-        let shape = Shape::new((10, SECOND), SECOND, 3, interval, SECOND).unwrap();
-        WarmupMeter::new(0, Pace::Shaped(shape), 4)
+    fn cold() -> Ramp {
+        let shape = Shape::new((10, SECOND), SECOND, 3, interval(10, SECOND, 1 << 40), SECOND);
+        ramp(shape.unwrap(), 4)
     }
 
     #[test]
@@ -669,36 +570,20 @@ mod tests {
         warmup.advance(101);
         assert_eq!(warmup.current().free_at, fine(101), "a whole tick counts");
         warmup.advance(100 + 500_000_000);
-        let (stored, max) = warmup.stored();
-        assert_eq!(stored, max / 2);
+        assert_eq!(warmup.current().stored, warmup.pace.max() / 2);
     }
 
     #[test]
     fn a_take_from_before_a_clear_gives_nothing_back() {
         for n in [1, 2] {
             let mut warmup = cold();
-            let old = warmup.take(n);
+            let mut old = warmup.take(n);
             warmup.clear();
             assert_eq!(warmup.fresh_at(), Some(0));
             warmup.take(n);
             let paid = warmup.state.free_at;
-            warmup.restore(&old, n);
+            warmup.settle(&mut old, n, 0);
             assert_eq!(warmup.state.free_at, paid, "{n}");
         }
-    }
-
-    /// Given a take through the word, a clear, and a take under the lock that counts until the same instant, then the word stays
-    /// closed: it would give the later take to the mark of the earlier one.
-    #[test]
-    fn a_word_from_before_a_clear_is_not_opened_again() {
-        let mut warmup = cold();
-        let lasts = warmup.times.lasts;
-        warmup.take(1);
-        warmup.advance(lasts);
-        warmup.went_by_word(2 * lasts);
-        assert_eq!(warmup.open(), 2 * lasts);
-        warmup.clear();
-        warmup.take(1);
-        assert_eq!(warmup.open(), single_unit::CLOSED);
     }
 }

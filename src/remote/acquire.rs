@@ -5,7 +5,7 @@ use super::client::{End, RemoteTicket, WaitKind};
 use super::limiter::Remote;
 use super::permit::RemotePermit;
 use crate::core::permit::Permit;
-use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::core::refusal::{Reason, Refusal};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -77,13 +77,13 @@ impl<'a, B: Backend> Acquire<'a, B> {
 }
 
 impl<'a, B: Backend> Future for Acquire<'a, B> {
-    type Output = Result<RemotePermit<'a, B>, Refusal<'a>>;
+    type Output = Result<RemotePermit<'a, B>, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (remote, units) = (self.remote, self.units);
+        let remote = self.remote;
         self.poll_ticket(cx).map(|ended| match ended {
             Ok(ticket) => Ok(Permit::new(remote, ticket)),
-            Err(reason) => Err(remote.refusal(reason, units, Wait::Never)),
+            Err(reason) => Err(remote.refusal(reason)),
         })
     }
 }

@@ -6,7 +6,6 @@
 use super::backend::{Backend, Session, StoreError, SyncReply, SyncRequest};
 use super::client::Action;
 use super::shared::Shared;
-use crate::sync::notify::{self, Notified};
 use crate::time::{Instant, Sleep};
 use parking_lot::Mutex;
 use std::fmt;
@@ -89,7 +88,7 @@ impl Driver {
             driver: Some(self.0),
             again: false,
         })));
-        notify::call(pumped);
+        pumped.run();
     }
 }
 
@@ -116,9 +115,10 @@ struct Place {
     again: bool,
 }
 
-impl Notified for InPlace {
-    fn notified(self: Arc<Self>) {
-        let waker = Waker::from(Arc::clone(&self));
+impl InPlace {
+    /// Polls the driver until it waits, unless that is under way.
+    fn run(self: &Arc<Self>) {
+        let waker = Waker::from(Arc::clone(self));
         let mut cx = Context::from_waker(&waker);
         let taken = {
             let mut place = self.0.lock();
@@ -142,7 +142,10 @@ impl Notified for InPlace {
 
 impl Wake for InPlace {
     fn wake(self: Arc<Self>) {
-        notify::call(self);
+        self.run();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.run();
     }
 }
 

@@ -1,7 +1,6 @@
 //! Errors in the settings of a remote limiter, and of their changes.
 
 use super::key::Key;
-use crate::policy::spec::SpecError;
 use std::fmt;
 use std::time::Duration;
 
@@ -80,8 +79,13 @@ pub enum RemoteError {
         /// The store.
         store: &'static str,
     },
-    /// A policy of which a store cannot count all legs.
-    Spec(SpecError),
+    /// Limits of many keys of which a store cannot count all legs, or that do not fit together.
+    Keyed {
+        /// The level, the tier or the key, and the leg; empty where it is none of them alone.
+        at: Box<str>,
+        /// What was given, and what is allowed.
+        fault: Box<str>,
+    },
     /// There is no tokio runtime to run the driver in.
     NoRuntime,
     /// The store is unavailable. A change may be carried out once it is back.
@@ -139,7 +143,8 @@ impl fmt::Display for RemoteError {
             Self::Leg { given, known } => write!(f, "the leg `{given}` was given, and {known} is allowed"),
             Self::Level { given, known } => write!(f, "the level `{given}` was given, and {known} is allowed"),
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
-            Self::Spec(error) => error.fmt(f),
+            Self::Keyed { at, fault } if at.is_empty() => f.write_str(fault),
+            Self::Keyed { at, fault } => write!(f, "{at}: {fault}"),
             Self::Unavailable => {
                 f.write_str("the store is unavailable, and a change may be carried out once it is back")
             }
@@ -156,9 +161,3 @@ impl fmt::Display for RemoteError {
 }
 
 impl std::error::Error for RemoteError {}
-
-impl From<SpecError> for RemoteError {
-    fn from(error: SpecError) -> Self {
-        Self::Spec(error)
-    }
-}

@@ -3,25 +3,25 @@
 use super::acquire::Acquire;
 use super::backend::{Backend, Rule, StoreError};
 use super::builder::{self, RemoteBuilder};
-use super::client::{Client, End, RemoteTicket, WaitKind};
+use super::client::{Client, Lack, RemoteTicket, WaitKind};
 use super::error::RemoteError;
 use super::key::Key;
 use super::memory::Memory;
 use super::permit::{OwnedRemotePermit, RemotePermit};
 use super::shared::Shared;
 use super::stats::RemoteStats;
-use crate::core::ask::Demand;
+use crate::core::ask::{Demand, Role};
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
-use crate::core::status::{self, Status};
+use crate::core::refusal::{LegName, Reason, Refusal, Wait};
+use crate::core::status::{Description, State};
 use crate::rate::Quota;
-use crate::sync::wait_queue::{Permits, QueueDemand, QueueId, QueueKey, WaitQueue};
-use crate::time::{Clock, ClockReading};
+use crate::sync::wait_queue::{Place, Watch};
+use crate::time::Instant;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 /// A limit that is kept in a store, and that several processes share. See the [module](super).
@@ -146,11 +146,11 @@ impl<B: Backend> Remote<B> {
     /// assert!(!permit.is_lost() && permit.good_for().is_some());
     /// # Ok::<(), tollgate::remote::RemoteError>(())
     /// ```
-    pub async fn acquire_owned(self: Arc<Self>, n: u64) -> Result<OwnedRemotePermit<B>, Rejection> {
+    pub async fn acquire_owned(self: Arc<Self>, n: u64) -> Result<OwnedRemotePermit<B>, Refusal> {
         let ticket = Acquire::new(&self, n, WaitKind::Queued).ticket().await;
         match ticket {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
-            Err(reason) => Err(self.refusal(reason, n, Wait::Never).to_rejection()),
+            Err(reason) => Err(self.refusal(reason)),
         }
     }
 
@@ -159,11 +159,11 @@ impl<B: Backend> Remote<B> {
     /// # Errors
     /// As [`acquire_now`](Self::acquire_now), without asking the store: [`RoundTrip`](Reason::RoundTrip) when only the store can
     /// tell. Without a [prefetch](super::Prefetch) no units are available in this process.
-    pub fn try_acquire(&self, n: u64) -> Result<RemotePermit<'_, B>, Refusal<'_>> {
+    pub fn try_acquire(&self, n: u64) -> Result<RemotePermit<'_, B>, Refusal> {
         let now = self.shared.clock.now();
         match self.shared.acquire(n, now, |_, reason| reason) {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
-            Err(reason) => Err(self.refusal(reason, n, self.wait_for(reason))),
+            Err(reason) => Err(self.refusal(reason)),
         }
     }
 
@@ -296,17 +296,64 @@ impl<B: Backend> Remote<B> {
         &self.shared.backend
     }
 
-    pub(super) fn refusal<'a>(&'a self, reason: Reason, units: u64, wait: Wait<'a>) -> Refusal<'a> {
-        Refusal::new(reason, &self.shared.name, units, wait)
+    pub(super) fn refusal(&self, reason: Reason) -> Refusal {
+        refusal(reason, self.shared.leg)
     }
 
-    /// How a caller refused with `reason` may wait.
-    fn wait_for(&self, reason: Reason) -> Wait<'_> {
-        match reason {
-            Reason::Saturated | Reason::RateExceeded | Reason::RoundTrip => Wait::Turn(self),
-            _ => Wait::Never,
-        }
+    /// The refusal of a demand that was judged at `now`.
+    fn lacking(&self, (reason, at): Lack, now: Instant) -> Refusal {
+        let refusal = self.refusal(reason);
+        at.map_or(refusal, |at| {
+            refusal.with_wait(Wait::until(&self.shared.clock, now, at))
+        })
     }
+
+    /// The look of the head of a policy, which waits here among the others once it has joined.
+    fn look_as_head(&self, demand: &Demand<'_>, place: &Place) -> Result<(), Refusal> {
+        let (units, now, id) = (demand.units(), self.shared.clock.now(), place.id());
+        let (mut has_joined, mut looked) = self.shared.with(|client| match client.look_of_place(id, units, now) {
+            Some(looked) => (true, looked),
+            None => (false, client.judge(units, 0, now)),
+        });
+        let may_wait =
+            |&(reason, at): &Lack| self.lacking((reason, at), now).wait() != Wait::Never && !is_at_once(reason);
+        if !has_joined && demand.role() == Role::Joining && looked.as_ref().is_err_and(may_wait) {
+            has_joined = true;
+            let age = place.join(&*self.shared);
+            let waker = place.waker().clone();
+            self.shared
+                .with(|client| client.join_of_place(id, age, units, waker, now));
+            // A store that answers at once has answered.
+            let again = self.shared.with(|client| client.look_of_place(id, units, now));
+            looked = again.unwrap_or(looked);
+        }
+        let refusal = match looked {
+            Ok(()) => return Ok(()),
+            Err(lack) => self.lacking(lack, now),
+        };
+        match refusal.wait() {
+            wait @ Wait::Until { .. } if has_joined => place.waits_here(wait),
+            Wait::Event { .. } => place.waits_for_hand_over(has_joined),
+            Wait::Until { .. } | Wait::Never => {}
+        }
+        Err(refusal)
+    }
+}
+
+/// The refusal of the leg that is called `leg`, for a reason that has no instant.
+pub(super) fn refusal(reason: Reason, leg: LegName) -> Refusal {
+    let wait = if reason.is_permanent() {
+        Wait::Never
+    } else {
+        Wait::EVENT
+    };
+    let refusal = Refusal::new(reason, leg, wait);
+    if is_at_once(reason) { refusal.at_once() } else { refusal }
+}
+
+/// True where a policy does not wait: the store is away, or there is no room.
+fn is_at_once(reason: Reason) -> bool {
+    matches!(reason, Reason::Unavailable | Reason::QueueFull)
 }
 
 impl<B: Backend> Limiter for Remote<B> {
@@ -314,46 +361,29 @@ impl<B: Backend> Limiter for Remote<B> {
 
     // The clock is read anew: a lease may have ended since an earlier instant.
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<RemoteTicket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<RemoteTicket, Refusal> {
         let (units, now) = (demand.units(), self.shared.clock.now());
-        let id = QueueId::of(self);
-        let wait = |reason| self.refusal(reason, units, self.wait_for(reason));
-        let Some(claim) = demand.queue_key(id) else {
-            return self.shared.acquire(units, now, |_, reason| reason).map_err(wait);
+        let taken = match demand.place().filter(|place| place.age().is_some()) {
+            Some(place) => self.shared.with(|client| client.redeem(place.id(), units, now)),
+            None => self.shared.acquire(units, now, |_, reason| reason),
         };
-        let taken = self
-            .shared
-            .with(|client| match client.poll_wait(claim.key(), None, now).0 {
-                None => Err(Reason::Saturated),
-                Some(End::Granted(ticket)) if ticket.units == units => {
-                    demand.redeem(id);
-                    Ok(ticket)
-                }
-                Some(End::Granted(ticket)) => {
-                    // Another user of this limiter made the claim, for another number.
-                    demand.redeem(id);
-                    client.refund(ticket, true, now);
-                    client.acquire(units, now)
-                }
-                Some(End::Refused(_) | End::Lapsed) => {
-                    demand.redeem(id);
-                    client.acquire(units, now)
-                }
-            });
-        taken.map_err(wait)
+        taken.map_err(|reason| self.refusal(reason))
     }
 
-    fn cancel(&self, ticket: RemoteTicket, _: &ClockReading) {
+    fn cancel(&self, ticket: RemoteTicket) {
         self.shared.refund(ticket, true);
     }
 
-    fn finish(&self, ticket: RemoteTicket, _: Outcome, _: &ClockReading) {
-        self.shared.refund(ticket, false);
+    /// Forgotten units stay held as long as this process lives.
+    fn finish(&self, ticket: RemoteTicket, outcome: Outcome) {
+        if outcome != Outcome::Forgotten {
+            self.shared.refund(ticket, false);
+        }
     }
 
     /// Corrects the charge of a rate: a surplus becomes available in this process, and a shortage is reported to the store. At
     /// most [`MAX_UNITS`](super::MAX_UNITS) are charged.
-    fn settle(&self, ticket: &mut RemoteTicket, settlement: Settlement<'_>) -> u32 {
+    fn settle(&self, ticket: &mut RemoteTicket, settlement: &Settlement) -> u32 {
         let now = self.shared.clock.now();
         let Some(actual) = settlement.actual() else { return 0 };
         self.shared.with(|client| {
@@ -366,114 +396,74 @@ impl<B: Backend> Limiter for Remote<B> {
         })
     }
 
-    /// The units stay held as long as this process lives.
-    fn forget(&self, _: RemoteTicket) {}
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        if let Some(place) = demand.place() {
+            return self.look_as_head(demand, place);
+        }
+        let now = self.shared.clock.now();
+        let judged = self
+            .shared
+            .with(|client| client.judge(demand.units(), demand.ahead(), now));
+        judged.map_err(|lack| self.lacking(lack, now))
+    }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let (units, now) = (demand.units(), self.shared.clock.now());
-        let claim = demand.queue_key(QueueId::of(self));
-        let ready = self.shared.with(|client| {
-            if let Some(claim) = claim {
-                return Ok((!client.waits(claim.key()), None));
-            }
-            client.drop_stale(now);
-            if client.is_closed() {
-                return Err(Reason::Closed);
-            }
-            if client.is_oversized(units, now) {
-                return Err(Reason::Oversized);
-            }
-            if let Some(reason) = client.refuses() {
-                return Err(reason);
-            }
-            let all = units.saturating_add(demand.ahead());
-            Ok((client.has_free(all, now), client.arrives_at(all)))
-        });
-        match ready {
-            Err(reason) => ReadyAt::never_for(reason, &self.shared.name, units),
-            Ok((true, _)) => ReadyAt::NOW,
-            // A grant for later needs no request.
-            Ok((false, Some(at))) => ReadyAt::at(&self.shared.name, at),
-            Ok((false, None)) => {
-                let reason = match self.permits() {
-                    Permits::None => Reason::RateExceeded,
-                    _ => Reason::Saturated,
-                };
-                ReadyAt::in_turn(&self.shared.name, self, units).because(reason)
-            }
+    fn leave(&self, place: &Place) {
+        if place.leaves(&*self.shared).is_some() {
+            let now = self.shared.clock.now();
+            let waker = self.shared.with(|client| client.leave_place(place.id(), now));
+            drop(waker);
         }
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.shared.clock)
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.shared.watchers.watch(watcher);
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        visit(self);
-    }
-
-    /// As of the store's last reply; `waiting` counts the waiters here. A lease of this process has a status of its own, of the same name.
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        let stats = self.stats();
-        let rule = self.rule();
+    /// As of the store's last reply; `waiting` counts the waiters here. A lease of this process has a state of its own, of the same name.
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let (stats, rule) = (self.stats(), self.rule());
+        let (name, clock) = (&*self.shared.name, &self.shared.clock);
         let available = stats.limit.saturating_sub(stats.in_use);
-        let lease = status::State::Lease {
-            units: stats.units_held,
-            requests: stats.requests,
-            recalls: stats.recalls,
-            lapses: stats.losses,
-        };
-        let (kind, state) = match rule {
-            Rule::Permits { .. } => {
-                let state = status::State::Permits {
-                    limit: stats.limit,
-                    in_use: stats.in_use,
-                    waiting: stats.waiting_here,
-                };
-                ("remote_semaphore", state)
-            }
-            Rule::Rate { quota } => match quota.status(available, None) {
-                Some(state) => ("remote_rate", state),
-                None => return,
+        let state = match rule {
+            Rule::Permits { .. } => State::Permits {
+                limit: stats.limit,
+                in_use: stats.in_use,
+                waiting: stats.waiting_here,
             },
-            Rule::Window { length, .. } => {
-                let state = status::State::Rate {
-                    limit: stats.limit,
-                    window: length,
-                    available,
-                    next: None,
-                    reset: None,
-                };
-                ("remote_window", state)
-            }
+            Rule::Rate { quota } => quota.status(available, None),
+            Rule::Window { length, .. } => State::Rate {
+                limit: stats.limit,
+                window: length,
+                available,
+                next: None,
+                reset: None,
+            },
         };
-        visit(Status::new(&self.shared.name, kind, state));
+        let queue = &*self.shared;
+        let leg = Description::new(kind_of(&rule)).named(name).on(clock).state(state);
+        let leg = leg.hands_over_to(queue);
+        visit(match rule {
+            Rule::Permits { .. } => leg.holds_permits_of(queue),
+            Rule::Rate { .. } | Rule::Window { .. } => leg,
+        });
         if self.shared.with(|client| !client.config().spends()) {
-            visit(Status::new(&self.shared.name, "lease", lease));
+            let lease = State::Lease {
+                units: stats.units_held,
+                requests: stats.requests,
+                recalls: stats.recalls,
+                lapses: stats.losses,
+            };
+            visit(Description::new("lease").named(name).on(clock).state(lease));
         }
     }
 }
 
-impl<B: Backend> WaitQueue for Remote<B> {
-    fn join(&self, QueueDemand { units, .. }: QueueDemand<'_>, waker: &Waker) -> QueueKey {
-        let (waker, now) = (waker.clone(), self.shared.clock.now());
-        let key = self
-            .shared
-            .with(|client| client.join(units, WaitKind::Policy, waker, now));
-        QueueKey::new(QueueId::of(self), key)
-    }
-
-    fn leave(&self, claim: QueueKey) {
-        let now = self.shared.clock.now();
-        let waker = self.shared.with(|client| client.leave(claim.key(), now));
-        drop(waker);
-    }
-
-    fn permits(&self) -> Permits {
-        match self.rule() {
-            Rule::Permits { .. } => Permits::Own,
-            Rule::Rate { .. } | Rule::Window { .. } => Permits::None,
-        }
+/// What a leg is that the store counts by this rule.
+pub(super) fn kind_of(rule: &Rule) -> &'static str {
+    match rule {
+        Rule::Permits { .. } => "remote semaphore",
+        Rule::Rate { .. } => "remote rate",
+        Rule::Window { .. } => "remote window",
     }
 }
 

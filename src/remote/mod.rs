@@ -7,7 +7,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | the constructors |
-//! | [`Remote::keyed`] | a policy of rates and windows for each of many keys, such as tenants |
+//! | [`Remote::keyed`] | rates, windows and permits for each of many keys, such as tenants |
 //! | [`Remote::levels`] | keys of several levels, such as organisations and users, of which one step decides on some together |
 //! | [`Backend`] | a store: [`Memory`], the reference, or one of the crate `tollgate-stores`, such as `Redis` |
 //! | [`model`] | the counting, for authors of stores |
@@ -63,7 +63,8 @@ pub use error::RemoteError;
 pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use keyed::{
-    RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder, RemoteKeyedStats,
+    KeyedLimits, RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder,
+    RemoteKeyedStats, RemoteLeg,
 };
 pub use limiter::Remote;
 pub use lost::Lost;

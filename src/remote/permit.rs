@@ -25,7 +25,7 @@ macro_rules! permits {
             /// The fencing token of a permit. `None` for tokens of a rate, which cannot be lost, and for admissions while the
             /// store was unavailable, which are not counted.
             pub fn fence(&self) -> Option<Fence> {
-                let ticket = (*self.ticket())?;
+                let ticket = *self.ticket()?;
                 let shared = &self.limiter().shared;
                 shared.with(|client| client.fence(&ticket))
             }
@@ -33,7 +33,7 @@ macro_rules! permits {
             /// True when the lease has ended, or the store has lost it: these units may have another holder. Tokens of a rate
             /// are never lost, nor are admissions while the store was unavailable.
             pub fn is_lost(&self) -> bool {
-                let Some(ticket) = *self.ticket() else { return false };
+                let Some(&ticket) = self.ticket() else { return false };
                 let shared = &self.limiter().shared;
                 let now = shared.clock.now();
                 shared.with(|client| client.is_lost(&ticket, now))
@@ -44,12 +44,12 @@ macro_rules! permits {
             /// # Cancel safety
             /// Dropping it changes nothing.
             pub fn lost(&self) -> Lost<B> {
-                Lost::new(Arc::clone(&self.limiter().shared), *self.ticket())
+                Lost::new(Arc::clone(&self.limiter().shared), self.ticket().copied())
             }
 
             /// How long this is valid unless it is renewed; zero when it is lost. `None` if it does not expire.
             pub fn good_for(&self) -> Option<Duration> {
-                let ticket = (*self.ticket())?;
+                let ticket = *self.ticket()?;
                 let shared = &self.limiter().shared;
                 let now = shared.clock.now();
                 shared.with(|client| {

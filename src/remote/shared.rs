@@ -3,7 +3,8 @@
 use super::backend::Backend;
 use super::client::{Client, RemoteTicket};
 use super::lent::Lent;
-use crate::core::refusal::Reason;
+use crate::core::refusal::{LegName, Reason};
+use crate::sync::wait_queue::Watchers;
 use crate::sync::wake::wake_all;
 use crate::time::{Clock, Instant};
 use parking_lot::Mutex;
@@ -14,6 +15,10 @@ pub(super) struct Shared<B> {
     pub(super) backend: B,
     pub(super) clock: Clock,
     pub(super) name: Box<str>,
+    /// The name in refusals.
+    pub(super) leg: LegName,
+    /// Told when the limit has changed.
+    pub(super) watchers: Watchers,
     /// Admissions spend tokens: nothing comes back when they end.
     pub(super) admits_tokens: bool,
 }
@@ -22,6 +27,8 @@ impl<B: Backend> Shared<B> {
     pub(super) fn new(client: Client, backend: B, clock: Clock) -> Self {
         Self {
             name: client.config().name.as_str().into(),
+            leg: LegName::copied(client.config().name.as_str()),
+            watchers: Watchers::new(),
             admits_tokens: client.config().admits_tokens(),
             client: Mutex::new(client),
             lent: Lent::default(),
@@ -38,8 +45,11 @@ impl<B: Backend> Shared<B> {
             client.take_back(returned);
         }
         let result = change(&mut client);
-        let wakers = client.take_wakers();
+        let (wakers, changed) = (client.take_wakers(), client.take_changed());
         drop(client);
+        if changed {
+            self.watchers.changed();
+        }
         if !wakers.is_empty() {
             wake_all(wakers);
         }

@@ -1,5 +1,5 @@
-//! The methods that callers acquire by: those of `tokio::sync::Semaphore`, with the same names and meaning, their timed siblings,
-//! requests with a class, and the permits.
+//! The methods that callers acquire by: those of `tokio::sync::Semaphore`, with the same names and meaning, their timed siblings, and
+//! the permits.
 
 use super::acquire::{Acquire, AcquireOwned, AcquireUntil};
 use super::atomic::Semaphore;
@@ -12,33 +12,25 @@ use std::time::Duration;
 
 impl Semaphore {
     #[inline]
-    fn held(&self, n: usize) -> SemaphorePermit<'_> {
+    pub(super) fn held(&self, n: usize) -> SemaphorePermit<'_> {
         Permit::new(self, SemaphoreTicket::new(n))
     }
 
     #[inline]
-    fn held_owned(self: Arc<Self>, n: usize) -> OwnedSemaphorePermit {
+    pub(super) fn held_owned(self: Arc<Self>, n: usize) -> OwnedSemaphorePermit {
         Permit::new(self, SemaphoreTicket::new(n))
     }
 
     /// Takes `n` permits without a ticket, as [`try_acquire_many`](Self::try_acquire_many) does.
     #[inline]
-    pub(crate) fn try_acquire_n(&self, n: usize) -> Result<(), TryAcquireError> {
-        if self.try_take(n as i64) {
+    fn try_acquire_n(&self, n: usize) -> Result<(), TryAcquireError> {
+        if self.try_take(n as u64) || self.try_take_flagged(n as u64) {
             return Ok(());
         }
-        self.try_acquire_slow(n)
-    }
-
-    #[cold]
-    fn try_acquire_slow(&self, n: usize) -> Result<(), TryAcquireError> {
-        if self.is_closed() {
-            Err(TryAcquireError::Closed)
-        } else if n == 0 || self.try_take_slow(n as i64) {
-            Ok(())
-        } else {
-            Err(TryAcquireError::NoPermits)
-        }
+        Err(match self.is_closed() {
+            true => TryAcquireError::Closed,
+            false => TryAcquireError::NoPermits,
+        })
     }
 
     /// Takes one permit if it is free and nothing waits.
@@ -102,7 +94,7 @@ impl Semaphore {
     /// Waits for one permit.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue. No permit is lost.
@@ -124,7 +116,7 @@ impl Semaphore {
     /// Waits for `n` permits, which are granted all at once. A request above the limit waits until the limit has grown.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -146,7 +138,7 @@ impl Semaphore {
     /// [`acquire`](Self::acquire) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -171,7 +163,7 @@ impl Semaphore {
     /// [`acquire_many`](Self::acquire_many) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -186,7 +178,7 @@ impl Semaphore {
     /// Parks this thread until it has one permit. Threads and futures wait in the same queue.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
@@ -210,7 +202,7 @@ impl Semaphore {
     /// Parks this thread until it has `n` permits.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
@@ -222,7 +214,7 @@ impl Semaphore {
     /// [`blocking_acquire`](Self::blocking_acquire) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
@@ -234,28 +226,22 @@ impl Semaphore {
     /// [`blocking_acquire_many`](Self::blocking_acquire_many) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    /// When the semaphore is closed.
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
     #[track_caller]
     pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-        self.block_owned(n, 0)
-    }
-
-    #[track_caller]
-    pub(super) fn block_owned(self: Arc<Self>, n: u32, class: u8) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let mut borrowed = Acquire::of_class(&self, n, class).block()?;
+        let borrowed = Acquire::new(&self, n).block()?;
         // Its permits pass to the owning permit.
-        borrowed.ticket_mut().take();
-        drop(borrowed);
+        borrowed.into_ticket();
         Ok(self.held_owned(n as usize))
     }
 
     /// Waits for one permit, for at most `patience` of real time, from the first poll on.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    /// `TimedOut`, or `Closed`.
     ///
     /// # Panics
     /// When it has to wait in a tokio runtime that was built without timers, as tokio's own sleeps do.
@@ -280,7 +266,7 @@ impl Semaphore {
     /// Waits for `n` permits, for at most `patience` of real time, from the first poll on.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    /// `TimedOut`, or `Closed`.
     ///
     /// # Panics
     /// As [`acquire_timeout`](Self::acquire_timeout).
@@ -300,7 +286,7 @@ impl Semaphore {
     /// Waits for `n` permits until `deadline` of `clock`.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    /// `TimedOut`, or `Closed`.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -326,7 +312,7 @@ impl Semaphore {
     /// Parks this thread until it has one permit, for at most `patience`.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    /// `TimedOut`, or `Closed`.
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
@@ -349,7 +335,7 @@ impl Semaphore {
     /// Parks this thread until it has `n` permits, for at most `patience`.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    /// `TimedOut`, or `Closed`.
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
@@ -416,199 +402,5 @@ impl Permit<Arc<Semaphore>> {
     /// The semaphore of this permit.
     pub fn semaphore(&self) -> &Arc<Semaphore> {
         self.limiter()
-    }
-}
-
-impl Semaphore {
-    /// A request for `n` permits that can have a class.
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use tollgate::{ManualClock, Order, Semaphore};
-    /// let slots = Semaphore::builder(3).order(Order::RoundRobin { classes: 2 }).build()?;
-    /// let slots = Arc::new(slots);
-    /// ManualClock::new().run(async {
-    ///     let _two = slots.request(2).class(1).acquire().await;
-    ///     let _one = Arc::clone(&slots).request_owned(1).class(0).acquire().await;
-    ///     assert_eq!(slots.available_permits(), 0);
-    /// });
-    /// # Ok::<(), tollgate::SemaphoreError>(())
-    /// ```
-    pub fn request(&self, n: u32) -> SemaphoreRequest<'_> {
-        SemaphoreRequest {
-            semaphore: self,
-            n,
-            class: 0,
-        }
-    }
-
-    /// The same, for a permit that owns its semaphore: to wait or to work in another task.
-    pub fn request_owned(self: Arc<Self>, n: u32) -> OwnedSemaphoreRequest {
-        OwnedSemaphoreRequest {
-            semaphore: self,
-            n,
-            class: 0,
-        }
-    }
-}
-
-/// A request for permits that can have a class. Made by [`Semaphore::request`].
-///
-/// ```
-/// # use tollgate::{Order, Semaphore};
-/// # use tollgate::ManualClock;
-/// const URGENT: u8 = 0;
-/// const BATCH: u8 = 1;
-/// let semaphore = Semaphore::builder(2).order(Order::Shares(vec![3, 1])).build().unwrap();
-/// let permit = semaphore.request(2).class(BATCH).blocking_acquire().unwrap();
-/// assert_eq!(permit.num_permits(), 2);
-/// assert!(semaphore.request(1).class(URGENT).blocking_acquire_timeout(std::time::Duration::ZERO).is_err());
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a request does nothing until it acquires"]
-pub struct SemaphoreRequest<'a> {
-    semaphore: &'a Semaphore,
-    n: u32,
-    class: u8,
-}
-
-impl<'a> SemaphoreRequest<'a> {
-    /// Sets the class, 0 unless set. A class that the semaphore's order does not have counts as its last. A policy waits in the
-    /// class of its [ask](crate::Ask::class).
-    pub fn class(mut self, class: u8) -> Self {
-        self.class = class;
-        self
-    }
-
-    fn wait(self) -> Acquire<'a> {
-        Acquire::of_class(self.semaphore, self.n, self.class)
-    }
-
-    /// Waits for the permits.
-    ///
-    /// # Errors
-    /// When the semaphore is closed, when its queue is full, or when the waiter is evicted.
-    ///
-    /// # Cancel safety
-    /// As [`Semaphore::acquire`].
-    pub fn acquire(self) -> impl Future<Output = Result<SemaphorePermit<'a>, AcquireError>> {
-        self.wait()
-    }
-
-    /// The same, for at most `patience` of real time, from the first poll on.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and `TimedOut`.
-    ///
-    /// # Panics
-    /// As [`Semaphore::acquire_timeout`].
-    ///
-    /// # Cancel safety
-    /// As [`Semaphore::acquire`].
-    pub async fn acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
-        let clock = Clock::real();
-        let deadline = clock.after(clock.now(), patience);
-        self.acquire_until(&clock, deadline).await
-    }
-
-    /// The same, until `deadline` of `clock`.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and `TimedOut`.
-    ///
-    /// # Cancel safety
-    /// As [`Semaphore::acquire`].
-    ///
-    /// ```
-    /// # use tollgate::{ManualClock, Semaphore};
-    /// # use std::time::Duration;
-    /// let (clock, slots) = (ManualClock::new(), Semaphore::new(1));
-    /// let _held = slots.try_acquire()?;
-    /// let deadline = clock.after(clock.now(), Duration::from_secs(3));
-    /// assert!(clock.run(slots.request(1).acquire_until(&clock, deadline)).is_err());
-    /// assert_eq!(clock.elapsed(), Duration::from_secs(3));
-    /// # Ok::<(), tollgate::TryAcquireError>(())
-    /// ```
-    pub async fn acquire_until(
-        self,
-        clock: &Clock,
-        deadline: Instant,
-    ) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
-        AcquireUntil::new(self.wait(), clock, deadline).await
-    }
-
-    /// Parks this thread until it has the permits.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Panics
-    /// In an async context of tokio, as tokio's own do.
-    #[track_caller]
-    pub fn blocking_acquire(self) -> Result<SemaphorePermit<'a>, AcquireError> {
-        self.wait().block()
-    }
-
-    /// The same, for at most `patience`.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and `TimedOut`.
-    ///
-    /// # Panics
-    /// In an async context of tokio, as tokio's own do.
-    #[track_caller]
-    pub fn blocking_acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
-        self.wait().block_for(patience)
-    }
-}
-
-/// A [`SemaphoreRequest`] for a permit that owns its semaphore. Made by [`Semaphore::request_owned`].
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use tollgate::{Clock, Order, Semaphore};
-/// let order = Order::Priority { classes: 2, patience: 8 };
-/// let semaphore = Arc::new(Semaphore::builder(1).order(order).build().unwrap());
-/// let waiting = Arc::clone(&semaphore).request_owned(1).class(1).acquire();
-/// let permit = Clock::real().run(waiting).unwrap();
-/// std::thread::spawn(move || drop(permit)).join().unwrap();
-/// assert_eq!(semaphore.in_use(), 0);
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a request does nothing until it acquires"]
-pub struct OwnedSemaphoreRequest {
-    semaphore: Arc<Semaphore>,
-    n: u32,
-    class: u8,
-}
-
-impl OwnedSemaphoreRequest {
-    /// As [`SemaphoreRequest::class`].
-    pub fn class(mut self, class: u8) -> Self {
-        self.class = class;
-        self
-    }
-
-    /// Waits for the permits.
-    ///
-    /// # Errors
-    /// When the semaphore is closed, when its queue is full, or when the waiter is evicted.
-    ///
-    /// # Cancel safety
-    /// As [`Semaphore::acquire`].
-    pub fn acquire(self) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
-        AcquireOwned::of_class(self.semaphore, self.n, self.class)
-    }
-
-    /// Parks this thread until it has the permits.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Panics
-    /// In an async context of tokio, as tokio's own do.
-    #[track_caller]
-    pub fn blocking_acquire(self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        self.semaphore.block_owned(self.n, self.class)
     }
 }

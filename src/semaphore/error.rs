@@ -1,73 +1,31 @@
 //! Why permits were not acquired.
 
-use crate::semaphore::queue::Key;
+use super::atomic::Closed;
 use std::fmt;
 
-/// Why a wait for permits ended without them: the semaphore has been closed, its bounded queue was full, or the waiter was
-/// evicted from it.
+/// Why a wait for permits ended without them: the semaphore has been closed.
 ///
 /// ```
 /// # use tollgate::Semaphore;
 /// let semaphore = Semaphore::new(1);
 /// semaphore.close();
 /// let error = semaphore.blocking_acquire().unwrap_err();
-/// assert!(error.is_closed());
 /// assert_eq!(error.to_string(), "semaphore closed");
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AcquireError(Why);
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Closed,
-    QueueFull,
-    Evicted,
-}
+// The unit is what tokio's has, and shows.
+pub struct AcquireError(());
 
-impl AcquireError {
-    /// The error of a wait that ended with this key.
+impl From<Closed> for AcquireError {
     #[cold]
-    pub(super) fn of(ended: Key) -> Self {
-        Self(match ended {
-            Key::FULL => Why::QueueFull,
-            Key::EVICTED => Why::Evicted,
-            _ => Why::Closed,
-        })
-    }
-
-    /// True when the semaphore has been closed. Without a bounded queue it always is.
-    pub fn is_closed(&self) -> bool {
-        self.0 == Why::Closed
-    }
-
-    /// True when the bounded queue was full.
-    pub fn is_queue_full(&self) -> bool {
-        self.0 == Why::QueueFull
-    }
-
-    /// True when the waiter was evicted for a newer one.
-    pub fn is_evicted(&self) -> bool {
-        self.0 == Why::Evicted
-    }
-}
-
-impl fmt::Debug for AcquireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            // As tokio's.
-            Why::Closed => f.write_str("AcquireError(())"),
-            why => write!(f, "AcquireError({why:?})"),
-        }
+    fn from(_: Closed) -> Self {
+        Self(())
     }
 }
 
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Why::Closed => "semaphore closed",
-            Why::QueueFull => "the semaphore's queue is full",
-            Why::Evicted => "evicted from the semaphore's queue for a newer waiter",
-        })
+        f.write_str("semaphore closed")
     }
 }
 
@@ -122,10 +80,6 @@ pub enum AcquireTimeoutError {
     Closed,
     /// The time was over before the permits were granted.
     TimedOut,
-    /// The bounded queue was full.
-    QueueFull,
-    /// The waiter was evicted for a newer one.
-    Evicted,
 }
 
 impl AcquireTimeoutError {
@@ -138,16 +92,6 @@ impl AcquireTimeoutError {
     pub fn is_closed(&self) -> bool {
         *self == Self::Closed
     }
-
-    /// True when the bounded queue was full.
-    pub fn is_queue_full(&self) -> bool {
-        *self == Self::QueueFull
-    }
-
-    /// True when the waiter was evicted for a newer one.
-    pub fn is_evicted(&self) -> bool {
-        *self == Self::Evicted
-    }
 }
 
 impl fmt::Display for AcquireTimeoutError {
@@ -155,8 +99,6 @@ impl fmt::Display for AcquireTimeoutError {
         f.write_str(match self {
             Self::Closed => "semaphore closed",
             Self::TimedOut => "no permits in time",
-            Self::QueueFull => "the semaphore's queue is full",
-            Self::Evicted => "evicted from the semaphore's queue for a newer waiter",
         })
     }
 }
@@ -164,11 +106,7 @@ impl fmt::Display for AcquireTimeoutError {
 impl std::error::Error for AcquireTimeoutError {}
 
 impl From<AcquireError> for AcquireTimeoutError {
-    fn from(error: AcquireError) -> Self {
-        match error.0 {
-            Why::Closed => Self::Closed,
-            Why::QueueFull => Self::QueueFull,
-            Why::Evicted => Self::Evicted,
-        }
+    fn from(_: AcquireError) -> Self {
+        Self::Closed
     }
 }

@@ -1,17 +1,13 @@
-//! The semaphore as a leg of a policy, and as a queue that a policy waits in.
+//! The semaphore as a leg of a policy.
 
-use super::atomic::Semaphore;
+use super::atomic::{LEG, Semaphore};
 use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome};
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{self, Status};
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::Refusal;
+use crate::core::status::{Description, State};
 use crate::core::ticket::Ticket;
-use crate::semaphore::queue::State;
-use crate::sync::wait_queue::{QueueDemand, QueueId, QueueKey, WaitQueue};
-use crate::time::ClockReading;
-use std::task::Waker;
-
-const LEG: &str = "semaphore";
+use crate::sync::wait_queue::{Place, Watch};
+use std::sync::Weak;
 
 /// The number of permits that an admission holds.
 ///
@@ -34,9 +30,11 @@ impl SemaphoreTicket {
         self.0 as usize
     }
 
-    #[inline]
-    fn signed(self) -> i64 {
-        self.0 as i64
+    /// Lowers the number to `actual`, and returns the permits to give back.
+    pub(super) fn lower_to(&mut self, actual: u64) -> usize {
+        let less = self.0.saturating_sub(actual);
+        self.0 -= less;
+        less as usize
     }
 }
 
@@ -52,179 +50,75 @@ impl Ticket for SemaphoreTicket {
     }
 }
 
-impl Semaphore {
-    /// Its name in refusals.
-    fn leg(&self) -> &str {
-        self.name().unwrap_or(LEG)
-    }
-
-    #[cold]
-    fn try_reserve_slow(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
-        let (units, closed) = (demand.units(), self.is_closed());
-        if !closed && self.is_oversized(units) {
-            return Err(self.refused(Reason::Oversized, units));
-        }
-        let id = QueueId::of(self);
-        if let Some(position) = demand.queue_key(id) {
-            match self.look_for_policy(position.key(), units) {
-                State::Waiting | State::WaitingKept | State::WaitingPassive => {
-                    return Err(self.refused(Reason::Saturated, units));
-                }
-                State::Granted => {
-                    demand.redeem(id);
-                    return Ok(SemaphoreTicket(units));
-                }
-                State::Closed => {
-                    demand.redeem(id);
-                    return Err(self.refused(Reason::Closed, units));
-                }
-                State::Evicted | State::Free => demand.redeem(id),
-            }
-        }
-        if closed {
-            return Err(self.refused(Reason::Closed, units));
-        }
-        if units == 0 || self.try_take_slow(units as i64) {
-            return Ok(SemaphoreTicket(units));
-        }
-        Err(self.refused(Reason::Saturated, units))
-    }
-
-    /// The refusal of `units` that are not free.
-    #[cold]
-    fn refusal(&self, units: u64) -> Refusal<'_> {
-        let reason = match (self.is_closed(), self.is_oversized(units)) {
-            (true, _) => Reason::Closed,
-            (false, true) => Reason::Oversized,
-            (false, false) => Reason::Saturated,
-        };
-        self.refused(reason, units)
-    }
-
-    #[inline(always)]
-    fn refused(&self, reason: Reason, units: u64) -> Refusal<'_> {
-        let wait = match reason {
-            Reason::Saturated => Wait::Turn(self as &dyn WaitQueue),
-            _ => Wait::Never,
-        };
-        Refusal::new(reason, self.leg(), units, wait)
-    }
-}
-
+/// An ask above the limit is refused as [`Oversized`](crate::Reason::Oversized), unless the limit is zero, which is a pause. A settlement
+/// to less gives the rest back at once; a settlement to more changes nothing.
 impl Limiter for Semaphore {
     type Ticket = SemaphoreTicket;
 
     #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<SemaphoreTicket, Refusal> {
         let units = demand.units();
-        if units <= Self::MAX_PERMITS as u64
-            && demand.queue_key(QueueId::of(self)).is_none()
-            && self.try_take(units as i64)
-        {
+        let taken = match demand.place() {
+            None => self.try_take(units) || self.try_take_flagged(units),
+            Some(place) => self.try_take_as_head(place, units),
+        };
+        if taken {
             return Ok(SemaphoreTicket(units));
         }
-        self.try_reserve_slow(demand)
-    }
-
-    #[inline(always)]
-    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
-        let units = demand.units();
-        // A policy that has a place in the queue finds out by the attempt how its wait has ended.
-        let full = units > 0 && !self.may_have(units) && demand.queue_key(QueueId::of(self)).is_none();
-        full.then(|| self.refusal(units))
-    }
-
-    fn admits(&self, demand: Demand<'_>) -> bool {
-        // Zero units are there whenever it is not closed, which takes more than a look.
-        let units = demand.units();
-        units > 0 && demand.queue_key(QueueId::of(self)).is_none() && self.has_free(units)
+        Err(self.refusal(units))
     }
 
     #[inline]
-    fn cancel(&self, ticket: SemaphoreTicket, _: &ClockReading) {
-        self.release(ticket.signed());
+    fn cancel(&self, ticket: SemaphoreTicket) {
+        self.release(ticket.0);
     }
 
     #[inline(always)]
-    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: &ClockReading) {
-        self.release(ticket.signed());
+    fn finish(&self, ticket: SemaphoreTicket, outcome: Outcome) {
+        match outcome {
+            Outcome::Forgotten => self.lose(ticket.0),
+            _ => self.release(ticket.0),
+        }
     }
 
-    fn forget(&self, ticket: SemaphoreTicket) {
-        self.lose(ticket.signed());
+    fn settle(&self, ticket: &mut SemaphoreTicket, settlement: &Settlement) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        self.release(ticket.lower_to(actual) as u64);
+        1
     }
 
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::FINISH
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        if let Some(place) = demand.place() {
+            return self.look_as_head(demand, place);
+        }
         let units = demand.units();
-        // Both are read: the limit may be seen as raised before the largest is.
-        let waits_for_raise = self.is_oversized(units) || units > self.limit() as u64;
-        if waits_for_raise {
-            demand.listen(self.raised());
-        }
-        if self.is_closed() {
-            return ReadyAt::never_for(Reason::Closed, self.leg(), units);
-        }
-        if self.is_oversized(units) {
-            return ReadyAt::never_for(Reason::Oversized, self.leg(), units);
-        }
-        let position = demand.queue_key(QueueId::of(self));
-        let position = position.map(|position| self.state_for_policy(position.key()));
-        // A grant before the limit was lowered is good.
-        if waits_for_raise && self.is_beyond_limit(units) && position != Some(State::Granted) {
-            return ReadyAt::on_raise(self.leg());
-        }
-        let free = match position {
-            // Once it does not wait, the next attempt finds out how the wait has ended.
-            Some(state) => !state.waits(),
-            None if units == 0 => true,
-            None => self.has_free(units.saturating_add(demand.ahead())),
-        };
-        if free {
-            ReadyAt::NOW
-        } else {
-            ReadyAt::in_turn(self.leg(), self, units)
+        let ahead = if units == 0 { 0 } else { demand.ahead() };
+        match self.has_free(units.saturating_add(ahead)) {
+            true => Ok(()),
+            false => Err(self.refusal(units)),
         }
     }
 
-    #[inline(always)]
-    fn finish_may_panic(&self) -> bool {
-        false
+    fn leave(&self, place: &Place) {
+        if let Some(age) = place.leaves(&self.queue) {
+            self.leave_at(age);
+        }
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        visit(self);
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
     }
 
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        let state = status::State::Permits {
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let state = State::Permits {
             limit: self.limit() as u64,
             in_use: self.in_use() as u64,
             waiting: self.waiting() as u64,
         };
-        visit(Status::new(self.leg(), LEG, state));
-    }
-
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        self.is_untouched()
-    }
-}
-
-impl WaitQueue for Semaphore {
-    fn join(&self, demand: QueueDemand<'_>, waker: &Waker) -> QueueKey {
-        // As for `acquire`: a number above MAX_PERMITS waits for ever.
-        let units = demand.units.min(Self::MAX_PERMITS as u64 + 1);
-        QueueKey::new(
-            QueueId::of(self),
-            self.join_for_policy(units as i64, demand.class, waker),
-        )
-    }
-
-    fn leave(&self, key: QueueKey) {
-        self.leave_for_policy(key.key());
+        let leg = Description::new(LEG)
+            .state(state)
+            .hands_over_to(&self.queue)
+            .holds_permits_of(&self.queue);
+        visit(leg.as_new(self.is_as_new()));
     }
 }

@@ -1,17 +1,21 @@
-//! The statistics of a semaphore that was built to count.
+//! What a semaphore counts, for [`Semaphore::stats`].
 
-use super::atomic::Semaphore;
+use super::atomic::{Event, Semaphore, kept};
 use crate::stats::Durations;
+use crate::sync::shim::Mutex;
+use crate::sync::wait_queue::Waiters;
+use crate::time::{Clock, Instant};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The statistics of a semaphore: a snapshot, consistent in itself. Made by [`Semaphore::stats`].
 ///
-/// Each waiter is counted once where its wait ended: `queued` is the sum of `wait_time.count()`, `left`, `evicted`, `closed` and
-/// `waiting`.
+/// Each waiter is counted once where its wait ended: `queued` is the sum of `wait_time.count()`, `left`, `closed` and `waiting`. The head
+/// of a policy whose grant is taken back for an older head counts as queued once more.
 ///
 /// ```
 /// # use tollgate::{ManualClock, Semaphore};
-/// let semaphore = Semaphore::builder(2).stats(&ManualClock::new()).build().unwrap();
+/// let semaphore = Semaphore::new(2).with_stats(&ManualClock::new());
 /// let permit = semaphore.try_acquire_many(2).unwrap();
 /// assert!(semaphore.try_acquire().is_err());
 /// drop(permit);
@@ -34,7 +38,7 @@ pub struct SemaphoreStats {
     /// Waiters that were granted their permits and have not been polled since. Futures that are kept unpolled show here: their
     /// permits are idle.
     pub granted_unpolled: usize,
-    /// Admissions and reservations without a wait, also those that were given up again. A request for no permit is not counted.
+    /// Admissions without a wait, also those that were given up again. A request for no permit is not counted.
     pub admitted_at_once: u64,
     /// Requests that had to wait.
     pub queued: u64,
@@ -44,10 +48,6 @@ pub struct SemaphoreStats {
     pub left: u64,
     /// Waits that timed out.
     pub timed_out: u64,
-    /// Requests that found a bounded queue full.
-    pub queue_full: u64,
-    /// Waiters that were evicted from a bounded queue.
-    pub evicted: u64,
     /// Waiters at the close.
     pub closed: u64,
     /// The most permits ever held at once.
@@ -58,32 +58,132 @@ pub struct SemaphoreStats {
     pub wait_time: Durations,
 }
 
+/// The counts, under the lock of the queue.
+pub(super) struct Counts {
+    clock: Clock,
+    counted: Mutex<Counted>,
+}
+
+struct Counted {
+    /// When each waiter joined, by its age.
+    joined: BTreeMap<u64, Instant>,
+    at_once: u64,
+    queued: u64,
+    refused: u64,
+    left: u64,
+    timed_out: u64,
+    closed: u64,
+    peak_in_use: usize,
+    peak_waiting: usize,
+    waits: Durations,
+}
+
+impl Counts {
+    fn note(&self, event: Event<'_>, in_use: usize) {
+        let counted = &mut *self.counted.lock();
+        match event {
+            Event::Taken => counted.at_once += 1,
+            Event::Refused => counted.refused += 1,
+            Event::Joined(age) => counted.join(age, self.clock.now()),
+            Event::TakenBack(ages) => ages.iter().for_each(|&age| counted.join(age, self.clock.now())),
+            Event::Granted(age) => {
+                if let Some(joined) = counted.joined.remove(&age) {
+                    counted.waits.record(self.clock.between(joined, self.clock.now()));
+                }
+            }
+            Event::Left(age) => counted.left += u64::from(counted.joined.remove(&age).is_some()),
+            Event::TimedOut => counted.timed_out += 1,
+            Event::Closed => counted.closed += std::mem::take(&mut counted.joined).len() as u64,
+        }
+        counted.peak_in_use = counted.peak_in_use.max(in_use);
+    }
+}
+
+impl Counted {
+    fn join(&mut self, age: u64, now: Instant) {
+        self.joined.insert(age, now);
+        self.queued += 1;
+        self.peak_waiting = self.peak_waiting.max(self.joined.len());
+    }
+}
+
 impl Semaphore {
-    /// Its statistics; none unless it was built with [`stats`](crate::SemaphoreBuilder::stats).
+    /// Counts admissions and waits, for [`stats`](Self::stats), and measures waits on `clock`.
+    ///
+    /// Every admission and release then takes the lock of the queue, so that the counts are exact. A semaphore that does not count does
+    /// not pay for it.
+    ///
+    /// ```
+    /// # use futures::FutureExt;
+    /// # use std::{pin::pin, time::Duration};
+    /// # use tollgate::{ManualClock, Semaphore};
+    /// let clock = ManualClock::new();
+    /// let semaphore = Semaphore::new(1).with_stats(&clock);
+    /// let held = semaphore.try_acquire().unwrap();
+    /// let mut waiter = pin!(semaphore.acquire());
+    /// assert!(waiter.as_mut().now_or_never().is_none());
+    /// clock.advance(Duration::from_millis(20));
+    /// drop(held);
+    ///
+    /// let stats = semaphore.stats().unwrap();
+    /// assert_eq!((stats.admitted_at_once, stats.queued, stats.granted_unpolled), (1, 1, 1));
+    /// assert!(stats.wait_time.max() >= Duration::from_millis(20));
+    /// ```
+    #[must_use]
+    pub fn with_stats(mut self, clock: &Clock) -> Self {
+        self.keep_flag(&mut self.queue.lock(), kept::COUNTS, true);
+        let counted = Counted {
+            joined: BTreeMap::new(),
+            at_once: 0,
+            queued: 0,
+            refused: 0,
+            left: 0,
+            timed_out: 0,
+            closed: 0,
+            peak_in_use: self.in_use(),
+            peak_waiting: 0,
+            waits: Durations::new(),
+        };
+        self.counts = Some(Box::new(Counts {
+            clock: clock.clone(),
+            counted: Mutex::new(counted),
+        }));
+        self
+    }
+
+    /// Its statistics; none unless it [counts](Self::with_stats).
     pub fn stats(&self) -> Option<SemaphoreStats> {
-        let queue = self.locked_queue();
-        let counts = queue.counters.counts()?;
+        let counts = self.counts.as_ref()?;
+        let waiters = self.queue.lock();
+        let counted = counts.counted.lock();
+        let now = counts.clock.now();
+        let longest = counted.joined.values().map(|&joined| counts.clock.between(joined, now));
         // Once: permits come back without the lock.
-        let available = self.signed_available();
-        let limit = self.limit();
+        let (limit, available) = (self.limit(), self.signed_available());
         Some(SemaphoreStats {
             limit,
-            in_use: (limit as i64).saturating_sub(available).max(0) as usize,
+            in_use: (limit as i64 - available).max(0) as usize,
             debt: (-available).max(0) as usize,
-            waiting: queue.waiting(),
-            longest_wait: queue.longest_wait(),
-            granted_unpolled: counts.unpolled,
-            admitted_at_once: counts.at_once,
-            queued: counts.queued,
-            refused: counts.refused,
-            left: counts.left,
-            timed_out: counts.timed_out,
-            queue_full: counts.queue_full,
-            evicted: counts.evicted,
-            closed: counts.closed,
-            peak_in_use: counts.peak_in_use as usize,
-            peak_waiting: counts.peak_waiting,
-            wait_time: counts.waits.clone(),
+            waiting: self.waiting(),
+            longest_wait: longest.max().unwrap_or_default(),
+            granted_unpolled: waiters.unredeemed(),
+            admitted_at_once: counted.at_once,
+            queued: counted.queued,
+            refused: counted.refused,
+            left: counted.left,
+            timed_out: counted.timed_out,
+            closed: counted.closed,
+            peak_in_use: counted.peak_in_use,
+            peak_waiting: counted.peak_waiting,
+            wait_time: counted.waits.clone(),
         })
+    }
+
+    /// Counts, if this semaphore counts. Under the lock of the queue.
+    pub(super) fn count(&self, _: &Waiters, event: Event<'_>) {
+        if let Some(counts) = &self.counts {
+            let held = self.limit() as i64 - self.signed_available();
+            counts.note(event, held.max(0) as usize);
+        }
     }
 }

@@ -17,7 +17,7 @@ const DIGITS: u8 = 2;
 /// # use std::{pin::pin, time::Duration};
 /// # use futures::FutureExt;
 /// let clock = ManualClock::new();
-/// let semaphore = Semaphore::builder(1).stats(&clock).build().unwrap();
+/// let semaphore = Semaphore::new(1).with_stats(&clock);
 /// let held = semaphore.try_acquire().unwrap();
 /// let mut waiter = pin!(semaphore.acquire());
 /// assert!(waiter.as_mut().now_or_never().is_none());

@@ -1,7 +1,5 @@
-//! The concurrent parts that limiters share: the interface of queues, the notifications, and what they are made of.
+//! The concurrent parts that limiters share: the queue of waiters, and what it is made of.
 
-pub(crate) mod arena;
-pub(crate) mod notify;
 pub(crate) mod park;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 pub(crate) mod runtime;
@@ -10,7 +8,4 @@ pub(crate) mod unwind;
 pub(crate) mod wait_queue;
 pub(crate) mod wake;
 
-pub use notify::Notify;
-#[doc(hidden)]
-pub use wait_queue::Permits;
-pub use wait_queue::{QueueDemand, QueueId, QueueKey, WaitQueue};
+pub use wait_queue::{Place, WaitQueue, Watch, Watchers};

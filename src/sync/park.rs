@@ -76,7 +76,6 @@ pub(crate) fn block_on_timeout<T>(patience: Option<Duration>, mut poll: impl FnM
 }
 
 /// Runs a future on this thread, and parks the thread between polls.
-#[cfg(feature = "pool")]
 pub(crate) fn run_blocking<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     block_on(|waker| future.as_mut().poll(&mut std::task::Context::from_waker(waker)))

@@ -5,7 +5,6 @@
 mod imp {
     pub use parking_lot::Mutex;
     pub(crate) use parking_lot::MutexGuard;
-    pub(crate) use std::sync::OnceLock;
     pub use std::sync::atomic;
     pub(crate) use std::thread_local;
 }
@@ -43,33 +42,6 @@ mod imp {
         }
     }
 
-    /// The standard library's cell. A look is an access that the model sees, and may miss a value that another thread has just made.
-    #[derive(Debug)]
-    pub(crate) struct OnceLock<T> {
-        made: atomic::AtomicBool,
-        cell: std::sync::OnceLock<T>,
-    }
-
-    impl<T> OnceLock<T> {
-        pub(crate) fn new() -> Self {
-            Self {
-                made: atomic::AtomicBool::new(false),
-                cell: std::sync::OnceLock::new(),
-            }
-        }
-        pub(crate) fn get(&self) -> Option<&T> {
-            // Acquire: as that of the standard library. Pairs with the store in `get_or_init`.
-            let made = self.made.load(atomic::Ordering::Acquire);
-            self.cell.get().filter(|_| made)
-        }
-        pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
-            let item = self.cell.get_or_init(make);
-            // Release: pairs with the load in `get`.
-            self.made.store(true, atomic::Ordering::Release);
-            item
-        }
-    }
-
     impl<T: Default> Default for Mutex<T> {
         fn default() -> Self {
             Self::new(T::default())
@@ -78,3 +50,16 @@ mod imp {
 }
 
 pub use imp::*;
+
+/// A constant function; in the models not a constant one, since their locks and atomics have no constant constructors.
+macro_rules! const_fn {
+    ($(#[$attribute:meta])* $visibility:vis fn $($function:tt)*) => {
+        #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+        $(#[$attribute])*
+        $visibility const fn $($function)*
+        #[cfg(any(tollgate_loom, tollgate_shuttle))]
+        $(#[$attribute])*
+        $visibility fn $($function)*
+    };
+}
+pub(crate) use const_fn;

@@ -1,93 +1,88 @@
-//! Calls of users' code that may panic: wakers, drops, limiters. The calls that follow are made all the same, and the first panic
-//! is resumed; or it ends here, on a thread of the library.
-//!
-//! A panic is never resumed while the thread is panicking already: that would abort the process.
+//! Calls of users' code that may panic: wakers and drops. The panic ends here, and the calls that follow are made all the same.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Runs pieces of foreign code one after the other, and keeps the first of their panics until [`end`](Self::end).
-#[derive(Default)]
-pub(crate) struct PanicCollector(Option<Box<dyn Any + Send>>);
-
-impl PanicCollector {
-    /// Runs `foreign`.
-    #[inline]
-    pub(crate) fn run(&mut self, foreign: impl FnOnce()) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
-            self.keep(panic);
-        }
-    }
-
-    #[cold]
-    fn keep(&mut self, panic: Box<dyn Any + Send>) {
-        match self.0 {
-            None => self.0 = Some(panic),
-            Some(_) => drop_quietly(panic),
-        }
-    }
-
-    /// Wakes `waker`.
-    #[inline]
-    pub(crate) fn wake(&mut self, waker: Waker) {
-        self.run(|| waker.wake());
-    }
-
-    /// True when something has panicked so far.
-    pub(crate) fn has_panicked(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Resumes the first of the panics, if there was any and the thread is not panicking.
-    #[inline]
-    pub(crate) fn end(mut self) {
-        if let Some(panic) = self.0.take() {
-            resume(panic);
-        }
-    }
+crate::sync::shim::thread_local! {
+    /// The wake-ups that the wake-up which is under way on this thread has caused, in order.
+    #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
+    static CAUSED: RefCell<Option<VecDeque<Waker>>> = RefCell::new(None);
 }
 
-impl Drop for PanicCollector {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(panic) = self.0.take() {
-            drop_quietly(panic);
-        }
-    }
-}
-
-#[cold]
-fn resume(panic: Box<dyn Any + Send>) {
-    if std::thread::panicking() {
-        drop_quietly(panic);
-    } else {
-        resume_unwind(panic);
-    }
-}
-
-/// Wakes `waker`. Its panic is passed on unless the thread is panicking.
-#[inline]
+/// Wakes `waker`, after the wake-up that is under way on this thread: wake-ups do not nest, so that a chain of policies that wake one
+/// another needs no stack. The panic of a waker ends here: only its own wake-up is lost.
 pub(crate) fn wake(waker: Waker) {
-    if std::thread::panicking() {
-        quietly(|| waker.wake());
-    } else {
-        waker.wake();
+    let mut waker = Some(waker);
+    // A thread that is ending has no list any more.
+    let _ = CAUSED.try_with(|caused| {
+        if let Some(caused) = &mut *caused.borrow_mut() {
+            caused.extend(waker.take());
+        }
+    });
+    if let Some(waker) = waker {
+        before_wakes(|| quietly(|| waker.wake()));
     }
+}
+
+/// Makes `step`, and then the wake-ups that it has caused: they find what it leaves.
+pub(crate) fn before_wakes<R>(step: impl FnOnce() -> R) -> R {
+    let mut deferred = Deferred::new();
+    deferred.begin();
+    step()
+}
+
+/// Once this has begun, wake-ups of this thread wait until it is dropped: several legs give back as one change, and no waiter is judged by
+/// half of it.
+pub(crate) struct Deferred {
+    began: bool,
+}
+
+impl Deferred {
+    /// Costs nothing unless it begins.
+    #[inline(always)]
+    pub(crate) const fn new() -> Self {
+        Self { began: false }
+    }
+
+    /// From now on wake-ups wait.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn begin(&mut self) {
+        let begin = |caused: &RefCell<Option<VecDeque<Waker>>>| {
+            let mut caused = caused.borrow_mut();
+            let is_first = caused.is_none();
+            caused.get_or_insert_default();
+            is_first
+        };
+        self.began |= CAUSED.try_with(begin).unwrap_or(false);
+    }
+}
+
+impl Drop for Deferred {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.began {
+            run_caused();
+        }
+    }
+}
+
+/// Makes the wake-ups that were caused, and those that they cause.
+#[cold]
+#[inline(never)]
+fn run_caused() {
+    let next = || CAUSED.with(|caused| caused.borrow_mut().as_mut().and_then(VecDeque::pop_front));
+    while let Some(waker) = next() {
+        quietly(|| waker.wake());
+    }
+    CAUSED.with(|caused| *caused.borrow_mut() = None);
 }
 
 /// Wakes all, whichever of them panic.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    let mut panics = PanicCollector::default();
-    wakers.into_iter().for_each(|waker| panics.wake(waker));
-    panics.end();
-}
-
-/// Wakes all, and survives their panics.
-pub(crate) fn wake_all_quietly(wakers: impl IntoIterator<Item = Waker>) {
-    for waker in wakers {
-        quietly(|| waker.wake());
-    }
+    wakers.into_iter().for_each(wake);
 }
 
 /// Runs foreign code, and survives its panic.
@@ -115,7 +110,9 @@ pub(crate) fn forget_panic(caught: std::thread::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::resume_unwind;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Wake;
 
     struct Panics(&'static str);
@@ -142,18 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn the_first_panic_is_resumed_after_all_have_run() {
-        let ran = catch_unwind(|| wake_all([panics("one"), Waker::noop().clone(), panics("two")]));
-        assert_eq!(ran.unwrap_err().downcast_ref(), Some(&"one"));
+    fn all_are_woken_whichever_of_them_panic() {
+        struct Wakes(AtomicBool);
+        impl Wake for Wakes {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let last = Arc::new(Wakes(AtomicBool::new(false)));
+        wake_all([panics("one"), Waker::from(Arc::clone(&last)), panics("two")]);
+        assert!(last.0.load(Ordering::Relaxed));
     }
 
     #[test]
-    fn a_second_payload_whose_drop_panics_does_not_hide_the_first() {
-        let mut panics = PanicCollector::default();
-        panics.run(|| resume_unwind(Box::new("first")));
-        panics.run(|| resume_unwind(Box::new(Bomb(2))));
-        let ended = catch_unwind(AssertUnwindSafe(|| panics.end()));
-        assert_eq!(ended.unwrap_err().downcast_ref(), Some(&"first"));
+    fn a_payload_whose_drop_panics_is_survived() {
         quietly(|| resume_unwind(Box::new(Bomb(2))));
     }
 

@@ -31,13 +31,27 @@ impl Instant {
     /// The instant at which every clock starts, or earlier.
     pub const ZERO: Self = Self(0);
 
+    /// Later than any instant of a clock.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant of this many [`ticks`](Self::ticks): for the ticket of a limiter of your own, which keeps instants as words.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Clock, Instant};
+    /// let clock = Clock::real();
+    /// let started = clock.now().ticks(); // Into the ticket.
+    /// let ended = clock.after(Instant::from_ticks(started), Duration::from_secs(1));
+    /// assert_eq!(ended.ticks() - started, clock.ticks_of(Duration::from_secs(1)));
+    /// ```
     #[inline]
-    pub(crate) const fn from_ticks(ticks: u64) -> Self {
+    pub const fn from_ticks(ticks: u64) -> Self {
         Self(ticks)
     }
 
+    /// The ticks of its clock since [`ZERO`](Self::ZERO).
     #[inline]
-    pub(crate) const fn ticks(self) -> u64 {
+    pub const fn ticks(self) -> u64 {
         self.0
     }
 
@@ -80,7 +94,7 @@ impl fmt::Debug for Instant {
 #[derive(Clone)]
 pub struct Clock {
     /// The reading of an exact clock; a coarse one shows its ticks.
-    counter: quanta::Clock,
+    counter: &'static quanta::Clock,
     kind: Kind,
 }
 
@@ -106,7 +120,7 @@ impl Clock {
     /// The machine's own clock. The first call in a process calibrates the counter, which takes up to 200 ms.
     pub fn real() -> Self {
         Self {
-            counter: counter().clone(),
+            counter: counter(),
             kind: Kind::Real,
         }
     }
@@ -114,9 +128,9 @@ impl Clock {
     /// A clock that shows the time of `manual`.
     pub(super) fn of(manual: Arc<Manual>) -> Self {
         // Never read, and needs no calibration.
-        let (counter, _) = quanta::Clock::mock();
+        static NONE: OnceLock<quanta::Clock> = OnceLock::new();
         Self {
-            counter,
+            counter: NONE.get_or_init(|| quanta::Clock::mock().0),
             kind: Kind::Manual(manual),
         }
     }
@@ -152,7 +166,7 @@ impl Clock {
         }
         let kind = match &self.kind {
             Kind::Real => {
-                let cached = Cached::shared(&self.counter, resolution).map_err(ClockError::Thread)?;
+                let cached = Cached::shared(self.counter, resolution).map_err(ClockError::Thread)?;
                 Kind::Coarse(cached)
             }
             Kind::Manual(manual) => Kind::Rounded(Arc::new(Rounded {
@@ -162,7 +176,7 @@ impl Clock {
             Kind::Coarse(_) | Kind::Rounded(_) => return Err(ClockError::AlreadyCoarse),
         };
         Ok(Self {
-            counter: self.counter.clone(),
+            counter: self.counter,
             kind,
         })
     }
@@ -298,7 +312,7 @@ impl Clock {
     }
 
     /// The ticks of `duration`, rounded up, saturating.
-    pub(crate) fn ticks_of(&self, duration: Duration) -> u64 {
+    pub fn ticks_of(&self, duration: Duration) -> u64 {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let ticks = (u128::from(nanos) << SCALE_BITS).div_ceil(u128::from(self.nanos_scale()));
         u64::try_from(ticks).unwrap_or(u64::MAX)

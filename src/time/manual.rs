@@ -214,7 +214,7 @@ impl Wake for Signal {
 
 /// True while [`run`] runs on this thread: a runtime that is current there does not get to fire its timers.
 #[cfg(feature = "tokio")]
-pub(super) fn runs_here() -> bool {
+pub(crate) fn runs_here() -> bool {
     RUNS.try_with(Cell::get).unwrap_or(false)
 }
 

@@ -13,6 +13,8 @@ pub(crate) use clock::nanos_since_1970;
 pub use clock::{Clock, Instant};
 pub use coarse::ClockError;
 pub use manual::ManualClock;
+#[cfg(feature = "tokio")]
+pub(crate) use manual::runs_here;
 pub use reading::ClockReading;
 pub use sleep::Sleep;
 pub use task_time::TaskTime;

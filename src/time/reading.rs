@@ -50,21 +50,6 @@ impl ClockReading {
             }
         }
     }
-
-    /// [`now`](Self::now), or the present instant of `clock` if that is later: for a leg that must not be behind
-    /// the writes of other threads.
-    #[inline]
-    pub(crate) fn latest(&self, clock: &Clock) -> Instant {
-        let now = clock.now();
-        match self.reading.get() {
-            Some((id, instant)) if id == clock.id() => now.max(instant),
-            Some(_) => now,
-            None => {
-                self.reading.set(Some((clock.id(), now)));
-                now
-            }
-        }
-    }
 }
 
 impl Default for ClockReading {

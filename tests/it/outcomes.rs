@@ -1,16 +1,25 @@
 //! A limiter that learns how the admitted work ended.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tollgate::sync::{Notify, WaitQueue};
-use tollgate::{ClockReading, Demand, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
+use std::sync::{Mutex, Weak};
+use tollgate::sync::{Place, WaitQueue, Watch};
+use tollgate::{Demand, Description, Limiter, Outcome, Reason, Refusal, Wait};
 
 /// Admits everything until it is shut, and counts the successes and the failures of the admitted work.
-#[derive(Default)]
 pub(crate) struct Outcomes {
     shut: AtomicBool,
     ended: Mutex<(u64, u64)>,
-    notify: Notify,
+    queue: WaitQueue,
+}
+
+impl Default for Outcomes {
+    fn default() -> Self {
+        Self {
+            shut: AtomicBool::new(false),
+            ended: Mutex::default(),
+            queue: WaitQueue::new("outcomes"),
+        }
+    }
 }
 
 impl Outcomes {
@@ -22,26 +31,26 @@ impl Outcomes {
     /// Refuses everything from now on, or admits it again.
     pub(crate) fn shut(&self, shut: bool) {
         self.shut.store(shut, Ordering::SeqCst);
-        self.notify.notify_all();
+        self.queue.changed();
+    }
+
+    fn judge(&self) -> Result<(), Refusal> {
+        match self.shut.load(Ordering::SeqCst) {
+            true => Err(Refusal::new(Reason::CircuitOpen, "outcomes", Wait::EVENT).at_once()),
+            false => Ok(()),
+        }
     }
 }
 
 impl Limiter for Outcomes {
     type Ticket = ();
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
-        match self.shut.load(Ordering::SeqCst) {
-            true => Err(Refusal::new(
-                Reason::CircuitOpen,
-                "outcomes",
-                demand.units(),
-                Wait::Event,
-            )),
-            false => Ok(()),
-        }
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.queue.check(demand, |_, _| self.judge())?;
+        self.judge()
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), outcome: Outcome, _: &ClockReading) {
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), outcome: Outcome) {
         let failed = match outcome {
             Outcome::Success => 0,
             Outcome::Failure | Outcome::Overload => 1,
@@ -50,13 +59,16 @@ impl Limiter for Outcomes {
         let mut ended = self.ended.lock().unwrap();
         *ended = (ended.0 + 1, ended.1 + failed);
     }
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.notify);
-        match self.shut.load(Ordering::SeqCst) {
-            true => ReadyAt::on_event("outcomes").because(Reason::CircuitOpen).at_once(),
-            false => ReadyAt::NOW,
-        }
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.queue.look(demand, |_, _| self.judge())
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+    }
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
+    }
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("outcomes"));
+    }
 }

@@ -1,10 +1,12 @@
-//! The channel semaphore's protocol, by the names of its `home.rs`, over a channel that stands in for crossbeam's.
+//! The channel semaphore's protocol, by the names of `src/semaphore/channel/mod.rs`, over a channel that stands in for crossbeam's.
 
 use loom::thread;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, ChannelSemaphore, LimiterExt, OwnedChannelPermit, Policy, TryAcquireError};
+use tollgate::{
+    AcquireError, ChannelSemaphore, LimiterExt, ManualClock, OwnedChannelPermit, Permit, Policy, TryAcquireError,
+};
 
 fn semaphore(limit: usize) -> Arc<ChannelSemaphore> {
     Arc::new(ChannelSemaphore::new(limit).unwrap())
@@ -12,6 +14,11 @@ fn semaphore(limit: usize) -> Arc<ChannelSemaphore> {
 
 fn hold(semaphore: &Arc<ChannelSemaphore>) -> OwnedChannelPermit {
     Arc::clone(semaphore).try_acquire_owned().unwrap()
+}
+
+fn policy(semaphore: &Arc<ChannelSemaphore>) -> Policy<Arc<ChannelSemaphore>> {
+    let builder = Policy::builder().limit(Arc::clone(semaphore));
+    builder.on(&ManualClock::new()).build().unwrap()
 }
 
 /// Nothing was lost and nothing minted: all of `limit` is free.
@@ -211,7 +218,7 @@ fn a_return_beside_a_policy_that_joins_is_not_lost() {
     crate::bounded(3, || {
         let semaphore = semaphore(1);
         let held = hold(&semaphore);
-        let policy = Policy::new(Arc::clone(&semaphore));
+        let policy = policy(&semaphore);
         let mut waiter = Waiter::of(policy.admit(1));
         let returner = thread::spawn(move || drop(held));
         let at_once = waiter.poll().is_ready();
@@ -232,7 +239,7 @@ fn a_failed_attempt_for_several_wakes_the_waiters_that_it_kept_out() {
     crate::bounded(3, || {
         let semaphore = semaphore(2);
         let held = semaphore.try_acquire_many(2).unwrap();
-        let policy = Policy::new(Arc::clone(&semaphore));
+        let policy = policy(&semaphore);
         let mut waiter = Waiter::of(policy.admit(1));
         assert!(waiter.poll().is_pending());
         let (several, single) = (Arc::clone(&semaphore), Arc::clone(&semaphore));
@@ -250,15 +257,15 @@ fn a_failed_attempt_for_several_wakes_the_waiters_that_it_kept_out() {
 
 /// The permit of a policy and a permit that was taken alone are one of a kind.
 #[test]
-fn a_reservation_beside_a_shrink_is_debt_until_it_is_cancelled() {
+fn an_admission_beside_a_shrink_is_debt_until_it_is_cancelled() {
     crate::exhaustive(|| {
         let semaphore = semaphore(1);
         let other = Arc::clone(&semaphore);
         let shrinker = thread::spawn(move || other.set_limit(0).unwrap());
-        let reserved = semaphore.reserve(1).ok();
+        let admitted = semaphore.try_admit(1).ok();
         shrinker.join().unwrap();
-        assert_eq!(semaphore.debt(), usize::from(reserved.is_some()));
-        drop(reserved);
+        assert_eq!(semaphore.debt(), usize::from(admitted.is_some()));
+        admitted.into_iter().for_each(Permit::cancel);
         untouched(&semaphore, 0);
     });
 }

@@ -5,28 +5,27 @@
 use loom::sync::Mutex;
 use loom::thread;
 use std::sync::Arc;
-use tollgate::{ClockReading, Demand, Keyed, Limiter, LimiterExt, Outcome, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{Demand, Description, Keyed, Limiter, LimiterExt, Outcome, Reason, Refusal, Wait};
 
 /// Admits once.
 struct Once(Mutex<bool>);
 
 impl Limiter for Once {
     type Ticket = ();
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
         let taken = std::mem::replace(&mut *self.0.lock().unwrap(), true);
-        let refusal = Refusal::new(Reason::RateExceeded, "once", demand.units(), Wait::Never);
+        let refusal = Refusal::new(Reason::RateExceeded, "once", Wait::Never);
         if taken { Err(refusal) } else { Ok(()) }
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        !*self.0.lock().unwrap()
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let is_unused = !*self.0.lock().unwrap();
+        visit(Description::new("once").as_new(is_unused));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 fn admitted(map: &Keyed<u64, Once>, key: u64) -> u64 {

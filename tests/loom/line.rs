@@ -1,56 +1,74 @@
-//! The pumped line: a release against a join, against a cancel, and a head that leaves.
+//! The queue of a policy: a release against a join, against a cancel, and a head that leaves.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::sync::Notify;
+use tollgate::sync::{Place, WaitQueue, Watch};
 use tollgate::{
-    Ask, ClockReading, Demand, Due, Instant, Limiter, LimiterExt, ManualClock, Outcome, Policy, ReadyAt, Reason,
-    Refusal, Wait,
+    Ask, Demand, Description, Instant, Limiter, LimiterExt, ManualClock, Outcome, Policy, Reason, Refusal, Wait,
 };
 
-/// A counter of free places that announces every return by its `Notify`, and by nothing else: all its own accesses are
-/// relaxed, so that whatever orders them is the `Notify`'s doing.
+/// A counter of free places that announces every return by its queue, and by nothing else: all its own accesses are relaxed, so that
+/// whatever orders them is the queue's doing.
 struct Gate {
     free: AtomicU64,
-    notify: Notify,
+    queue: WaitQueue,
 }
 
 impl Gate {
+    fn new(free: u64) -> Self {
+        Self {
+            free: AtomicU64::new(free),
+            queue: WaitQueue::new("gate"),
+        }
+    }
+
     fn give(&self, units: u64) {
         self.free.fetch_add(units, Ordering::Relaxed);
-        self.notify.notify_all();
+        self.queue.notify();
+    }
+
+    fn judge(&self, units: u64, ahead: u64) -> Result<(), Refusal> {
+        match self.free.load(Ordering::Relaxed) >= units + ahead {
+            true => Ok(()),
+            false => Err(Refusal::new(Reason::Saturated, "gate", Wait::EVENT)),
+        }
     }
 }
 
 impl Limiter for Gate {
     type Ticket = u64;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<u64, Refusal> {
+        self.queue.check(demand, |units, ahead| self.judge(units, ahead))?;
         let units = demand.units();
         self.free
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(units))
             .map(|_| units)
-            .map_err(|_| Refusal::new(Reason::Saturated, "gate", units, Wait::Event))
+            .map_err(|_| Refusal::new(Reason::Saturated, "gate", Wait::EVENT))
     }
-    fn cancel(&self, ticket: u64, _: &ClockReading) {
+    fn cancel(&self, ticket: u64) {
         self.give(ticket);
     }
-    fn finish(&self, ticket: u64, _: Outcome, _: &ClockReading) {
-        self.give(ticket);
-    }
-    fn forget(&self, _: u64) {}
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.notify);
-        if self.free.load(Ordering::Relaxed) >= demand.units() {
-            ReadyAt::NOW
-        } else {
-            ReadyAt::on_event("gate")
+    fn finish(&self, ticket: u64, outcome: Outcome) {
+        if outcome != Outcome::Forgotten {
+            self.give(ticket);
         }
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.queue.look(demand, |units, ahead| self.judge(units, ahead))
+    }
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+    }
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
+    }
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("gate"));
+    }
 }
 
 /// Counts its wake-ups.
@@ -71,13 +89,9 @@ impl Count {
 
 /// On a clock that stands still: a model must do the same in every execution.
 fn policy(free: u64) -> Policy<Arc<Gate>> {
-    let gate = Gate {
-        free: AtomicU64::new(free),
-        notify: Notify::new(),
-    };
     Policy::builder()
         .on(&ManualClock::new())
-        .limit(Arc::new(gate))
+        .limit(Arc::new(Gate::new(free)))
         .build()
         .unwrap()
 }
@@ -174,75 +188,58 @@ fn two_joins_beside_two_releases_are_both_served() {
     });
 }
 
-/// As many units as the limit, each ask for itself: a larger one never fits, and waits for a raise only where that is asked for.
-/// All its own accesses are relaxed.
+/// As many units as the limit, each ask for itself: a larger one never fits. All its own accesses are relaxed.
 struct Ceiling {
     limit: AtomicU64,
-    notify: Notify,
+    queue: WaitQueue,
 }
 
 impl Ceiling {
     fn set(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
-        self.notify.notify_reconfigured();
+        self.queue.changed();
+    }
+
+    fn judge(&self, units: u64) -> Result<(), Refusal> {
+        match self.limit.load(Ordering::Relaxed) >= units {
+            true => Ok(()),
+            false => Err(Refusal::new(Reason::Oversized, "ceiling", Wait::Never)),
+        }
     }
 }
 
 impl Limiter for Ceiling {
     type Ticket = ();
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
-        match self.limit.load(Ordering::Relaxed) >= demand.units() {
-            true => Ok(()),
-            false => Err(Refusal::new(Reason::Oversized, "ceiling", demand.units(), Wait::Never)),
-        }
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.queue.check(demand, |units, _| self.judge(units))?;
+        self.judge(demand.units())
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.notify);
-        match self.limit.load(Ordering::Relaxed) >= demand.units() {
-            true => ReadyAt::NOW,
-            false => ReadyAt::never("ceiling"),
-        }
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.queue.look(demand, |units, _| self.judge(units))
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+    }
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
+    }
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("ceiling"));
+    }
 }
 
 fn ceiling(limit: u64) -> Arc<Ceiling> {
     Arc::new(Ceiling {
         limit: AtomicU64::new(limit),
-        notify: Notify::new(),
+        queue: WaitQueue::new("ceiling"),
     })
-}
-
-/// Given a waiter that is passed over until the limit is raised, when that is raised beside its join, then it is admitted, or woken
-/// and admitted.
-#[test]
-fn a_raise_beside_one_that_is_passed_over_is_not_lost() {
-    crate::bounded(2, || {
-        let ceiling = ceiling(1);
-        let leg = Arc::clone(&ceiling).wait_for_raise();
-        let policy = Policy::builder().on(&ManualClock::new()).limit(leg).build().unwrap();
-        let raiser = thread::spawn(move || ceiling.set(2));
-        let count = Arc::new(Count::default());
-        let mut waiter = pin!(policy.admit(2));
-        let first = poll(waiter.as_mut(), &count);
-        raiser.join().unwrap();
-        if first.is_pending() {
-            assert!(count.woken(), "the limit is raised and the waiter sleeps");
-            assert!(poll(waiter, &count).is_ready());
-        }
-    });
 }
 
 /// A closed gate and a ceiling. In a function of its own: the builder would take half of a model's stack.
 fn behind_a_gate(ceiling: &Arc<Ceiling>) -> Policy<impl Limiter + use<>> {
-    let gate = Gate {
-        free: AtomicU64::new(0),
-        notify: Notify::new(),
-    };
-    let legs = gate.and(Arc::clone(ceiling));
+    let legs = Gate::new(0).and(Arc::clone(ceiling));
     let builder = Policy::builder().on(&ManualClock::new()).limit(legs);
     builder.build().unwrap()
 }
@@ -277,21 +274,25 @@ struct From(ManualClock, Instant);
 
 impl Limiter for From {
     type Ticket = ();
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.look(demand)
+    }
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
         let now = demand.now(&self.0);
-        let due = Due::at(&self.0, now, self.1);
         match now < self.1 {
-            true => Err(Refusal::new(Reason::RateExceeded, "from", 1, Wait::Until(due))),
+            true => Err(Refusal::new(
+                Reason::RateExceeded,
+                "from",
+                Wait::until(&self.0, now, self.1),
+            )),
             false => Ok(()),
         }
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::at("from", self.1)
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("from").on(&self.0));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// Given a waiter whose instant comes beside its join, while the queue's timer is being set, then it is admitted or woken.

@@ -1,5 +1,5 @@
 //! The semaphore's protocols, by the names of `src/semaphore/README.md`: what a permit publishes, the hand-over, leaving the
-//! queue, resizing, closing, and the claims by which a policy waits in that queue.
+//! queue, resizing, closing, watching, and the places in which policies wait.
 //!
 //! The protected data is read and written relaxed: only the semaphore orders it.
 
@@ -8,7 +8,9 @@ use loom::thread;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, LimiterExt, ManualClock, OwnedSemaphorePermit, Policy, Semaphore, TryAcquireError};
+use tollgate::{
+    AcquireError, Limiter, ManualClock, OwnedSemaphorePermit, Permit, Policy, Refusal, Semaphore, TryAcquireError,
+};
 
 /// Counts its wake-ups.
 #[derive(Default)]
@@ -365,37 +367,45 @@ fn a_close_beside_a_hand_over_loses_nothing() {
     });
 }
 
-fn admit(policy: &Policy<Arc<Semaphore>>) -> Waiter<bool> {
+fn policy<L: Limiter + 'static>(limiter: L) -> Policy<L> {
+    Policy::builder()
+        .limit(limiter)
+        .on(&ManualClock::new())
+        .build()
+        .unwrap()
+}
+
+fn admit<L: Limiter + 'static>(policy: &Policy<L>, n: u64) -> Waiter<Result<Permit<Policy<L>>, Refusal>> {
     let policy = policy.clone();
-    Waiter::of(async move { policy.admit_owned(1).await.is_ok() })
+    Waiter::of(async move { policy.admit_owned(n).await })
 }
 
 #[test]
-fn a_claim_beside_a_release_is_not_lost() {
+fn a_head_beside_a_release_is_not_lost() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(1));
-        let policy = Policy::new(Arc::clone(&semaphore));
+        let policy = policy(Arc::clone(&semaphore));
         let held = hold(&semaphore, 1);
         let releaser = thread::spawn(move || drop(held));
-        let mut waiter = admit(&policy);
+        let mut waiter = admit(&policy, 1);
         let at_once = waiter.poll().is_ready();
         releaser.join().unwrap();
-        assert!(at_once || waiter.served());
+        assert!(at_once || waiter.served().is_ok());
         assert_eq!(policy.waiting(), 0);
         untouched(&semaphore, 1);
     });
 }
 
 #[test]
-fn a_claim_that_is_left_beside_a_release_serves_the_lone_acquirer_behind_it() {
+fn a_head_that_is_left_beside_a_release_serves_the_lone_acquirer_behind_it() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(1));
-        let policy = Policy::new(Arc::clone(&semaphore));
+        let policy = policy(Arc::clone(&semaphore));
         let held = hold(&semaphore, 1);
-        let claimant = admit(&policy).queued();
+        let head = admit(&policy, 1).queued();
         let mut lone = acquire(&semaphore, 1).queued();
         let releaser = thread::spawn(move || drop(held));
-        drop(claimant);
+        drop(head);
         releaser.join().unwrap();
         assert!(lone.served().is_ok());
         assert_eq!(policy.waiting(), 0);
@@ -405,17 +415,17 @@ fn a_claim_that_is_left_beside_a_release_serves_the_lone_acquirer_behind_it() {
 
 /// Keeps out kotlinx.coroutines#1477.
 #[test]
-fn a_claim_behind_a_lone_acquirer_that_leaves_beside_a_release_is_served() {
+fn a_head_behind_a_lone_acquirer_that_leaves_beside_a_release_is_served() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(1));
-        let policy = Policy::new(Arc::clone(&semaphore));
+        let policy = policy(Arc::clone(&semaphore));
         let held = hold(&semaphore, 1);
         let lone = acquire(&semaphore, 1).queued();
-        let mut claimant = admit(&policy).queued();
+        let mut head = admit(&policy, 1).queued();
         let releaser = thread::spawn(move || drop(held));
         drop(lone);
         releaser.join().unwrap();
-        assert!(claimant.served());
+        assert!(head.served().is_ok());
         assert_eq!(policy.waiting(), 0);
         untouched(&semaphore, 1);
     });
@@ -463,53 +473,136 @@ fn a_raise_a_release_and_a_join_on_three_threads() {
     });
 }
 
-/// Given a policy whose waiter asks for more than any limit so far, and waits for a raise, when that comes beside its look, then it is
-/// admitted, or told.
+/// Given a policy that joins the queue of a semaphore for two beside a limit that sinks to one, then it is refused, since it would hold
+/// up one that fits.
 #[test]
-fn a_raise_beside_a_policy_that_waits_for_it_is_not_lost() {
-    crate::bounded(2, || {
-        let semaphore = Arc::new(Semaphore::new(1));
-        let leg = Arc::clone(&semaphore).wait_for_raise();
-        let policy = Policy::builder().on(&ManualClock::new()).limit(leg).build().unwrap();
-        let wait = || {
-            let waits = policy.clone();
-            Waiter::of(async move { waits.admit_owned(2).await.is_ok() })
-        };
-        let raiser = {
-            let semaphore = Arc::clone(&semaphore);
-            thread::spawn(move || semaphore.set_limit(2))
-        };
-        let mut waiter = wait();
-        let at_once = waiter.poll().is_ready();
-        raiser.join().unwrap();
-        assert!(at_once || waiter.served());
-        assert_eq!(policy.waiting(), 0);
-    });
-}
-
-/// Given a policy that joins the queue of a semaphore for two beside a limit that sinks to one, then it does not stay there, where it
-/// would hold up one that fits.
-#[test]
-fn a_policy_that_joins_beside_a_limit_that_sinks_below_its_ask_holds_up_none() {
+fn a_policy_that_joins_beside_a_limit_that_sinks_below_its_ask_is_refused() {
     crate::bounded(2, || {
         let semaphore = Arc::new(Semaphore::new(2));
-        let policy = Policy::builder()
-            .on(&ManualClock::new())
-            .limit(Arc::clone(&semaphore))
-            .build()
-            .unwrap();
+        let policy = policy(Arc::clone(&semaphore));
         let held = hold(&semaphore, 1);
         let shrinks = {
             let semaphore = Arc::clone(&semaphore);
             thread::spawn(move || semaphore.set_limit(1))
         };
-        let waits = policy.clone();
-        let mut waiter = Waiter::of(async move { waits.admit_owned(2).await.is_ok() });
-        assert!(waiter.poll().is_pending());
+        let mut waiter = admit(&policy, 2);
+        let at_once = waiter.poll();
         shrinks.join().unwrap();
+        let refused = match at_once {
+            Poll::Ready(result) => result.is_err(),
+            Poll::Pending => waiter.served().is_err(),
+        };
+        assert!(refused);
         drop(held);
-        drop(hold(&semaphore, 1));
-        semaphore.set_limit(2);
-        assert!(waiter.served());
+        untouched(&semaphore, 1);
     });
+}
+
+/// Given an older head that has waited elsewhere, when it asks for the permit that a younger head was granted and is about to redeem, then
+/// one of the two has it, and the other has it next.
+#[test]
+fn an_older_head_takes_a_grant_back_while_its_owner_redeems_it() {
+    crate::bounded(2, || {
+        let (semaphore, other) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+        let older = policy((Arc::clone(&other), Arc::clone(&semaphore)));
+        let younger = policy(Arc::clone(&semaphore));
+        let elsewhere = hold(&other, 1);
+        let mut old = admit(&older, 1).queued();
+        let held = hold(&semaphore, 1);
+        let mut young = admit(&younger, 1).queued();
+        let releaser = thread::spawn(move || drop(elsewhere));
+        drop(held);
+        releaser.join().unwrap();
+        assert!(semaphore.in_use() == 1 && old.woken() ^ young.woken(), "one has it");
+        if old.woken() {
+            drop(old.served().unwrap());
+            drop(young.served().unwrap());
+        } else {
+            drop(young.served().unwrap());
+            drop(old.served().unwrap());
+        }
+        untouched(&semaphore, 1);
+        untouched(&other, 1);
+    });
+}
+
+/// A release beside a thread that begins to watch is seen by it, or wakes it. Writes under the permits are seen by the drainer, also where
+/// the flag was set already.
+#[test]
+fn a_drain_of_a_closed_semaphore_sees_the_writes() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        semaphore.close();
+        let (data, releaser) = write_and_release(held);
+        if until_idle(&semaphore).poll().is_ready() {
+            assert_eq!(
+                data.load(Ordering::Relaxed),
+                1,
+                "the drain is over, and the work is not seen"
+            );
+        }
+        releaser.join().unwrap();
+    });
+}
+
+/// Keeps out rustfs#4498.
+#[test]
+fn a_drain_that_begins_beside_the_last_release_ends() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        let releaser = thread::spawn(move || drop(held));
+        let mut idle = until_idle(&semaphore);
+        let at_once = idle.poll().is_ready();
+        releaser.join().unwrap();
+        if !at_once {
+            idle.served();
+        }
+        drop(idle);
+        untouched(&semaphore, 1);
+        assert!(semaphore.try_acquire().is_ok());
+    });
+}
+
+/// The same beside a waiter that is handed the permit: the flag is set for it already.
+#[test]
+fn a_drain_that_begins_beside_a_hand_over_ends() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        let waiter = acquire(&semaphore, 1).queued();
+        let releaser = thread::spawn(move || drop(held));
+        let mut idle = until_idle(&semaphore);
+        // Between the release and the hand-over no permit is held.
+        let at_once = idle.poll().is_ready();
+        releaser.join().unwrap();
+        drop(waiter);
+        if !at_once {
+            idle.served();
+        }
+        drop(idle);
+        untouched(&semaphore, 1);
+    });
+}
+
+/// Writes under a permit are seen under the next, also where the lock is taken for a watcher.
+#[test]
+fn writes_under_a_permit_are_seen_while_another_thread_watches() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        let idle = until_idle(&semaphore).queued();
+        let (data, holder) = write_and_release(held);
+        if let Ok(_permit) = semaphore.try_acquire() {
+            assert_eq!(data.load(Ordering::Relaxed), 1);
+        }
+        drop(idle);
+        holder.join().unwrap();
+    });
+}
+
+fn until_idle(semaphore: &Arc<Semaphore>) -> Waiter<()> {
+    let semaphore = Arc::clone(semaphore);
+    Waiter::of(async move { semaphore.until_idle().await })
 }

@@ -1,5 +1,4 @@
-//! Turns at a rate, at classes and at a channel: the next queue is notified when the one before it has been admitted, or
-//! has gone.
+//! Several policies at a rate, at classes and at a channel: the next is woken when the one before it has been admitted, or has gone.
 
 use loom::thread;
 use std::pin::Pin;
@@ -55,7 +54,7 @@ impl Waiter {
             Poll::Pending => {
                 assert!(
                     self.count.0.load(Ordering::SeqCst) > self.seen,
-                    "asleep, and its turn has come"
+                    "asleep, and it could be admitted"
                 );
                 self.poll()
             }
@@ -88,24 +87,39 @@ fn a_head_that_leaves_beside_one_that_joins_passes_its_turn_on() {
     });
 }
 
-/// Given the heads of two queues, and a token for each, when both are polled at once, then both are admitted, or told.
+/// Given the head of one queue, and that of another that joins beside the instants of both, then both are admitted, or woken.
 #[test]
-fn two_heads_that_are_due_are_both_admitted() {
-    crate::bounded(3, || {
+fn two_heads_whose_instants_come_beside_a_join_are_both_admitted() {
+    crate::bounded(2, || {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 2);
         let [mut first, mut second] = [0, 1].map(|_| Waiter::of(&bucket, &clock));
-        assert!(first.poll().is_pending() && second.poll().is_pending());
-        clock.advance(2 * SECOND);
-        let other = thread::spawn(move || {
-            let polled = first.poll();
-            (first, polled)
-        });
+        assert!(first.poll().is_pending());
+        let advances = {
+            let clock = clock.clone();
+            thread::spawn(move || clock.advance(2 * SECOND))
+        };
         let polled = second.poll();
-        let (mut first, also) = other.join().unwrap();
+        advances.join().unwrap();
         second.served(polled);
-        first.served(also);
+        first.served(Poll::Pending);
         assert_eq!(bucket.available(), 0);
+    });
+}
+
+/// Given two heads that wait for one token, when it is given back beside the first, which leaves, then the second is admitted.
+#[test]
+fn a_refund_beside_a_head_that_leaves_reaches_the_next() {
+    crate::bounded(2, || {
+        let clock = ManualClock::new();
+        let bucket = Arc::new(TokenBucket::new(Quota::per_hour(1).burst(1)).on(&clock));
+        let held = bucket.try_admit_owned(1).unwrap();
+        let [mut first, mut second] = [0, 1].map(|_| Waiter::of(&bucket, &clock));
+        assert!(first.poll().is_pending() && second.poll().is_pending());
+        let cancels = thread::spawn(move || held.cancel());
+        drop(first);
+        cancels.join().unwrap();
+        second.served(Poll::Pending);
     });
 }
 

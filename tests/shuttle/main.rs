@@ -11,7 +11,7 @@ use shuttle::sync::Arc;
 use shuttle::{Config, Runner, thread};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use tollgate::{Ask, Eviction, Order, Policy, Semaphore};
+use tollgate::{Ask, Eviction, Order, Policy, PolicyBuilder, Semaphore};
 
 #[cfg(feature = "fan-out")]
 mod tasks;
@@ -39,23 +39,25 @@ struct Gate {
     policy: Policy<Arc<Semaphore>>,
 }
 
+type Builder = PolicyBuilder<Arc<Semaphore>>;
+
 /// One step of a thread: waits, parks, waits in a policy, waits and gives up, tries, resizes, watches.
 fn step(Gate { semaphore, policy }: &Gate) {
     let mut rng = thread_rng();
     let (n, class) = (rng.gen_range(1..=LIMIT as u32), rng.gen_range(0..3));
-    let request = semaphore.request(n).class(class);
+    let ask = Ask::many(n.into()).class(class);
     match rng.gen_range(0..11) {
-        0 | 1 => drop(block_on(request.acquire())),
-        2 => drop(request.blocking_acquire()),
-        3 => drop(block_on(policy.admit(Ask::many(n.into())))),
+        0 | 1 => drop(block_on(semaphore.acquire_many(n))),
+        2 => drop(semaphore.blocking_acquire_many(n)),
+        3 => drop(block_on(policy.admit(ask))),
         4 | 5 => {
-            let mut given_up = Box::pin(request.acquire());
+            let mut given_up = Box::pin(semaphore.acquire_many(n));
             let polled = poll(given_up.as_mut());
             thread::yield_now();
             drop((given_up, polled));
         }
         6 => {
-            let mut given_up = Box::pin(policy.admit(Ask::many(n.into())));
+            let mut given_up = Box::pin(policy.admit(ask));
             let polled = poll(given_up.as_mut());
             thread::yield_now();
             drop((given_up, polled));
@@ -70,10 +72,11 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Threads at one semaphore; in the end everything is back, and the queue is empty. One of them may close it midway.
-fn run(semaphore: Semaphore, closes: bool) {
-    let semaphore = Arc::new(semaphore);
-    let policy = Policy::new(Arc::clone(&semaphore));
+/// Threads at one semaphore and at a policy over it; in the end everything is back, and the queues are empty. One of them may close the
+/// semaphore midway.
+fn run(queue: fn(Builder) -> Builder) {
+    let (semaphore, closes) = (Arc::new(Semaphore::new(LIMIT)), thread_rng().gen_bool(0.25));
+    let policy = queue(Policy::builder().limit(Arc::clone(&semaphore))).build().unwrap();
     let gate = Arc::new(Gate { semaphore, policy });
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
@@ -98,26 +101,19 @@ fn run(semaphore: Semaphore, closes: bool) {
 }
 
 macro_rules! programs {
-    ($($name:ident: $semaphore:expr;)+) => {
+    ($($name:ident: $queue:expr;)+) => {
         $(#[test]
         fn $name() {
-            check(100_000, || run($semaphore, thread_rng().gen_bool(0.25)));
+            check(100_000, || run($queue));
         })+
     };
 }
 
 programs! {
     // Keeps out tokio#795, parking_lot#505.
-    first_come_first_served: Semaphore::new(LIMIT);
-    overtaken: Semaphore::builder(LIMIT).overtakes(2).build().unwrap();
-    last_come_first_served: Semaphore::builder(LIMIT).order(Order::Lifo).build().unwrap();
-    by_priority: {
-        let order = Order::Priority { classes: 3, patience: 2 };
-        Semaphore::builder(LIMIT).order(order).build().unwrap()
-    };
-    by_shares: Semaphore::builder(LIMIT).order(Order::Shares(vec![3, 2, 1])).build().unwrap();
-    bounded: {
-        let builder = Semaphore::builder(LIMIT).max_queue(1).eviction(Eviction::Oldest);
-        builder.order(Order::RoundRobin { classes: 2 }).build().unwrap()
-    };
+    first_come_first_served: |policy| policy;
+    last_come_first_served: |policy| policy.order(Order::Lifo);
+    by_priority: |policy| policy.order(Order::Priority { classes: 3, patience: 2 });
+    by_shares: |policy| policy.order(Order::Shares(vec![3, 2, 1]));
+    bounded: |policy| policy.order(Order::RoundRobin).max_queue(1).eviction(Eviction::Oldest);
 }

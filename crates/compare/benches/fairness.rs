@@ -1,6 +1,6 @@
-//! What each order of a semaphore costs and buys. First 64 tasks of one thread take turns at 4 permits, each held across a
-//! few yields, for a while; there a hand-over is cheap. Then 4 threads take turns at one permit, each held for a moment;
-//! there a hand-over in strict order is a switch of threads.
+//! What each order of a policy costs and buys. First 64 tasks of one thread take turns at 4 permits, each held across a
+//! few yields, for a while; there a hand-over is cheap. Then 4 threads take turns at one permit of a semaphore, each held for a
+//! moment; there a hand-over is a switch of threads.
 //!
 //! `cargo bench -p tollgate-compare --bench fairness`. Jain's index is 1 when all tasks got the same, 1/64 when one got everything; the longest
 //! wait is counted in turns of others, which no machine makes faster or slower.
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate::{Order, Semaphore};
+use tollgate::{Ask, Clock, Order, Policy, Semaphore};
 
 const TASKS: usize = 64;
 const SPAN: Duration = Duration::from_millis(500);
@@ -23,24 +23,23 @@ struct Seen {
 }
 
 /// Runs the tasks, each of class `task % 4`, for a while.
-fn run(semaphore: Semaphore) -> Seen {
+fn run(policy: Policy<Semaphore>) -> Seen {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
-    let semaphore = Rc::new(semaphore);
     let turns = Rc::new(RefCell::new(vec![0u64; TASKS]));
     let (total, longest) = (Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
     let start = Instant::now();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
-                let (semaphore, turns) = (Rc::clone(&semaphore), Rc::clone(&turns));
+                let (policy, turns) = (policy.clone(), Rc::clone(&turns));
                 let (total, longest) = (Rc::clone(&total), Rc::clone(&longest));
                 tokio::task::spawn_local(async move {
                     while start.elapsed() < SPAN {
                         let before = total.get();
-                        let request = semaphore.request(1).class((task % 4) as u8);
-                        let permit = request.acquire().await.expect("it is open, and not bounded");
+                        let ask = Ask::one().class(task as u64 % 4);
+                        let permit = policy.admit(ask).await.expect("the queue has no bound");
                         longest.set(longest.get().max(total.get() - before));
                         total.set(total.get() + 1);
                         turns.borrow_mut()[task] += 1;
@@ -108,27 +107,27 @@ fn jain(turns: &[u64]) -> f64 {
 }
 
 fn main() {
-    let four = || Semaphore::builder(4);
+    let priority = Order::Priority {
+        classes: 4,
+        patience: 16,
+    };
     let orders = [
-        ("fifo", four()),
-        ("overtaken 32 times", four().overtakes(32)),
-        ("lifo", four().order(Order::Lifo)),
-        (
-            "priority, patience 16",
-            four().order(Order::Priority {
-                classes: 4,
-                patience: 16,
-            }),
-        ),
-        ("round robin", four().order(Order::RoundRobin { classes: 4 })),
-        ("shares 8:4:2:1", four().order(Order::Shares(vec![8, 4, 2, 1]))),
+        ("fifo", Order::Fifo),
+        ("lifo", Order::Lifo),
+        ("priority, patience 16", priority),
+        ("round robin", Order::RoundRobin),
+        ("shares 8:4:2:1", Order::Shares(vec![8, 4, 2, 1])),
     ];
     println!(
         "{:<24} {:>12} {:>8} {:>14}   turns by class, %",
         "order", "turns/s", "Jain", "longest wait"
     );
-    for (name, builder) in orders {
-        let seen = run(builder.build().expect("a semaphore"));
+    for (name, order) in orders {
+        let policy = Policy::builder()
+            .limit(Semaphore::new(4))
+            .order(order)
+            .on(&Clock::real());
+        let seen = run(policy.build().expect("the order has classes"));
         let total: u64 = seen.turns.iter().sum();
         let classes: Vec<String> = (0..4)
             .map(|class| {
@@ -149,14 +148,8 @@ fn main() {
         "\n{:<24} {:>12} {:>8} {:>14}",
         "4 threads, 1 permit", "turns/s", "Jain", "longest wait"
     );
-    for overtakes in [0, 4, 32, 256, 2_048] {
-        let semaphore = Semaphore::builder(1).overtakes(overtakes).build().expect("a semaphore");
-        let name = match overtakes {
-            0 => "strict order".to_owned(),
-            times => format!("overtaken {times} times"),
-        };
-        print(&name, &run_threads(|| semaphore.blocking_acquire()));
-    }
+    let semaphore = Semaphore::new(1);
+    print("Semaphore", &run_threads(|| semaphore.blocking_acquire()));
     let lock = parking_lot::Mutex::new(());
     print("parking_lot::Mutex", &run_threads(|| lock.lock()));
 }

@@ -14,8 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{Backend, Key, Memory, Prefetch, Remote, RemoteBuilder};
+use tollgate::remote::{Backend, Key, KeyedLimits, Memory, Prefetch, Remote, RemoteBuilder, RemoteLeg};
 use tollgate::{Ask, Clock, Cost, Quota, TokenBucket};
 use tollgate_stores::{Postgres, Redis};
 
@@ -60,18 +59,15 @@ const LEGS: &str = include_str!("../../tollgate-stores/src/redis/legs.lua");
 const TTL: Duration = Duration::from_secs(1);
 
 /// Four legs that refuse nothing.
-fn tenant() -> KeyedSpec {
-    let big = || LegRule::token_bucket(Quota::per_second(100_000_000).burst(1_000_000));
+fn tenant() -> KeyedLimits {
+    let big = Quota::per_second(100_000_000).burst(1_000_000);
     let legs = [
-        LegSpec::new("requests", big()),
-        LegSpec::new(
-            "requests a day",
-            LegRule::sliding_window(1_000_000, Duration::from_secs(86_400)),
-        ),
-        LegSpec::new("tokens", big()).per("tokens"),
-        LegSpec::new("in flight", LegRule::semaphore(1_000_000)),
+        RemoteLeg::rate("requests", big),
+        RemoteLeg::window("requests a day", 1_000_000, Duration::from_secs(86_400)),
+        RemoteLeg::rate("tokens", big).per(Cost::new("tokens")),
+        RemoteLeg::permits("in flight", 1_000_000),
     ];
-    KeyedSpec::new(100_000, "all", PolicySpec::new(legs))
+    KeyedLimits::new(100_000, "all", legs)
 }
 
 /// Calls a second of `callers` that call one after the other.

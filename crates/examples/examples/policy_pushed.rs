@@ -14,8 +14,7 @@ use base64::Engine as _;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tollgate::Clock;
-use tollgate::policy::source::{PolicyEvent, PolicySource};
-use tollgate::policy::spec::PolicySpec;
+use tollgate_config::{PolicySpec, Reload, ReloadEvent, Source};
 use tollgate_stores::{Consul, Etcd};
 
 const KEY: &str = "gate/policy.toml";
@@ -60,13 +59,13 @@ async fn main() -> Result<(), Failure> {
 
 async fn follow<S>(store: &Store, writes: bool, spec: PolicySpec, source: S) -> Result<(), Failure>
 where
-    S: PolicySource + Send + 'static,
+    S: Source + Send + 'static,
 {
     let policy = spec.build(&Clock::real())?;
     let (sender, mut events) = mpsc::unbounded_channel();
     let followed = policy.clone();
     tokio::spawn(async move { followed.follow(source, |event| drop(sender.send(event))).await });
-    let limit = || policy.limiter().leg("in flight").and_then(|leg| leg.capacity);
+    let limit = || policy.limiter().leg("in flight").and_then(|leg| leg.capacity());
     println!("{KEY}: {:?} in flight", limit());
 
     for (version, right) in [("5", true), ("\"many\"", false), ("7", true)] {
@@ -76,7 +75,7 @@ where
         let event = tokio::time::timeout(Duration::from_secs(60), events.recv()).await?;
         let event = event.ok_or("it is followed no more")?;
         println!("{event}; {:?} in flight", limit());
-        if writes && matches!(event, PolicyEvent::Applied(_)) != right {
+        if writes && matches!(event, ReloadEvent::Applied(_)) != right {
             return Err(format!("{version} was {event}").into());
         }
     }

@@ -13,9 +13,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{Backend, Key, Memory, Remote};
-use tollgate::{Ask, Clock, Cost, Policy};
+use tollgate::remote::{Backend, Key, KeyedLimits, Memory, Remote, RemoteLeg};
+use tollgate::{Ask, Clock, Cost, Policy, Quota};
 
 const TOKENS: Cost = Cost::new("tokens");
 const BURST: u64 = 10;
@@ -48,12 +47,11 @@ async fn run() -> Result<(), Failure> {
 }
 
 async fn share<B: Backend>(store: B, seconds: u64) -> Result<(), Failure> {
-    let calls = LegRule::token_bucket(format!("{PER_SECOND}/s burst {BURST}").parse()?);
-    let free = PolicySpec::new([
-        LegSpec::new("calls", calls),
-        LegSpec::new("tokens", LegRule::token_bucket("30000/min burst 5000".parse()?)).per("tokens"),
-    ]);
-    let tenants = Remote::keyed(Key::new("shared-tenants")?, KeyedSpec::new(100_000, "free", free)).spawn(store)?;
+    let free = [
+        RemoteLeg::rate("calls", Quota::per_second(PER_SECOND).burst(BURST)),
+        RemoteLeg::rate("tokens", Quota::per_minute(30_000).burst(5_000)).per(TOKENS),
+    ];
+    let tenants = Remote::keyed(Key::new("shared-tenants")?, KeyedLimits::new(100_000, "free", free)).spawn(store)?;
     // Waits in order. To be refused at once, ask the key itself: `acquire_now`.
     let acme = Policy::new(tenants.get("acme")?);
 

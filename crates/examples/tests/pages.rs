@@ -16,7 +16,7 @@ fn page_of(example: &str, arguments: &[&str]) -> (tempfile::TempDir, PathBuf) {
     path.pop();
     path.set_file_name("examples");
     path.push(format!("{example}{}", std::env::consts::EXE_SUFFIX));
-    assert!(path.exists(), "build the examples first, with the feature policy-file");
+    assert!(path.exists(), "build the examples first");
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(path)
         .current_dir(root())

@@ -16,8 +16,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::policy::Per;
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Permit, Quota, TokenBucket};
+use tollgate::{Ask, Cost, Leg, LimiterExt, ManualClock, Permit, Quota, TokenBucket};
 use tollgate_budget::{Account, Budgets, Estimates, Limit, Meter, OUTPUT, Period, Rule};
 
 /// A stream produces a token in this time, and reports them in parts.
@@ -55,14 +54,14 @@ enum Source {
 
 enum Gate {
     Minute(Account),
-    Bucket(Arc<Per<TokenBucket>>),
+    Bucket(Arc<Leg<TokenBucket>>),
 }
 
 /// An admitted request.
 enum Running {
     Metered(Meter),
     Permitted {
-        permit: Permit<Arc<Per<TokenBucket>>>,
+        permit: Permit<Arc<Leg<TokenBucket>>>,
         /// The tokens of the permit, those that were taken beyond them, and those that were used.
         reserved: u64,
         beyond: u64,

@@ -12,12 +12,11 @@ use crate::rule::Measure;
 use crate::shim::MutexGuard;
 use smallvec::SmallVec;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use tollgate::sync::WaitQueue;
+use std::sync::{Arc, OnceLock};
+use tollgate::status::Description;
+use tollgate::sync::{Place, WaitQueue};
 use tollgate::{
-    Ask, Clock, ClockReading, Cost, Demand, Due, Limiter, MAX_COSTS, Outcome, ReadyAt, Reason, Refusal, Settlement,
-    Ticket, Wait,
+    Ask, Cost, Demand, Instant, LegName, Limiter, MAX_COSTS, Outcome, Reason, Refusal, Role, Settlement, Ticket, Wait,
 };
 
 /// What an admission has taken from each level: the memory of one request, and the ticket of an [`Account`] as a limiter.
@@ -78,8 +77,10 @@ pub(crate) struct Denied {
     pub(crate) reason: Reason,
     pub(crate) asked: u64,
     pub(crate) left: u64,
-    /// The instant, in nanoseconds, from which on all limits have room, as far as that is known.
+    /// The instant, in nanoseconds, from which on all limits have room; `None` if one of them waits for the end of another request.
     pub(crate) ready: Option<u64>,
+    /// The instant before which some limit has no room; 0 if none is known.
+    not_before: u64,
 }
 
 /// In place, as far as they are few.
@@ -93,11 +94,26 @@ pub(crate) struct AccountState {
     pub(crate) levels: Levels,
     /// The costs that a limit here counts, as bits.
     counted: u8,
-    /// For each level the way down to the last one that borrows from it. Empty without any.
-    paths: Box<[Box<[Step]>]>,
+    /// For each level the way down to the last one that borrows from it. None without any.
+    // In a box of its own, which takes one word of each account.
+    paths: Option<Box<Paths>>,
+    /// The policies that wait for this account. Made when the first does.
+    queue: OnceLock<Box<WaitQueue>>,
 }
 
 impl AccountState {
+    /// True while a policy waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.queue.get().is_some_and(|queue| !queue.is_empty())
+    }
+
+    /// There may be room for the policy that waits longest.
+    pub(crate) fn notify(&self) {
+        if let Some(queue) = self.queue.get() {
+            queue.notify();
+        }
+    }
+
     pub(crate) fn new(common: &Arc<Common>, descriptor: &[(&str, &str)], levels: Levels) -> Self {
         let measures = levels
             .iter()
@@ -114,6 +130,7 @@ impl AccountState {
             counted,
             paths: paths(&levels),
             levels,
+            queue: OnceLock::new(),
         }
     }
 
@@ -130,6 +147,14 @@ impl AccountState {
     }
 }
 
+impl Drop for AccountState {
+    fn drop(&mut self) {
+        if self.queue.get().is_some() {
+            self.levels.iter().for_each(|level| level.tell_no_more(self));
+        }
+    }
+}
+
 fn texts<'a>(descriptor: &'a [(&str, &str)]) -> impl Iterator<Item = &'a str> {
     descriptor.iter().flat_map(|&(name, value)| [name, value])
 }
@@ -139,7 +164,9 @@ fn length_of(text: &str) -> [u8; 4] {
     u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-fn paths(levels: &[Arc<Level>]) -> Box<[Box<[Step]>]> {
+type Paths = Box<[Box<[Step]>]>;
+
+fn paths(levels: &[Arc<Level>]) -> Option<Box<Paths>> {
     let child_of = |level: &Level| levels.iter().find(|other| other.rule.parent == Some(level.rule.number));
     let path = |level: &Arc<Level>| {
         let below = std::iter::successors(child_of(level), |child| child_of(child));
@@ -149,10 +176,8 @@ fn paths(levels: &[Arc<Level>]) -> Box<[Box<[Step]>]> {
         };
         below.map(step).collect()
     };
-    match levels.iter().any(|level| level.rule.parent.is_some()) {
-        true => levels.iter().map(path).collect(),
-        false => Box::default(),
-    }
+    let lends = levels.iter().any(|level| level.rule.parent.is_some());
+    lends.then(|| Box::new(levels.iter().map(path).collect()))
 }
 
 /// All levels of an account, locked, at one instant.
@@ -178,7 +203,7 @@ impl<'a> Locked<'a> {
         }
         let mut locked = Self {
             levels,
-            paths: &account.paths,
+            paths: account.paths.as_deref().map_or(&[], |paths| paths),
             guards,
             at,
         };
@@ -262,11 +287,13 @@ impl<'a> Locked<'a> {
                 asked,
                 left,
                 ready,
+                not_before: ready.unwrap_or(0),
             };
             denied = Some(match denied {
                 // What no instant can admit goes before, and then the order of the rules.
                 Some(first) if first.reason.is_permanent() || !reason.is_permanent() => Denied {
                     ready: first.ready.zip(ready).map(|(one, two)| one.max(two)),
+                    not_before: first.not_before.max(this.not_before),
                     ..first
                 },
                 _ => this,
@@ -286,7 +313,8 @@ impl<'a> Locked<'a> {
 /// [`Ask`] itself: the calls, and each cost that a rule counts. A permit that ends keeps its charge, as settled by
 /// [`Permit::settle`](tollgate::Permit::settle); only calls in flight come back. A [`Meter`] instead charges what was metered.
 ///
-/// **Starvation**: policies that wait for the same level race for what comes back. Share one policy between all its callers.
+/// Policies that wait for one account are served in the order in which they came. **Starvation**: policies of different accounts that
+/// wait for the same level race for what comes back, and so does [`reserve`](Self::reserve). Share one policy between all its callers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -352,23 +380,21 @@ impl Account {
         &self.0.common
     }
 
-    /// Tells the policies that wait at any level, whichever of the wakers panic; then resumes the first panic.
+    /// Tells the policies that wait at any level.
     fn notify(&self) {
-        let mut first = None;
-        for level in &self.0.levels {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| level.notify())) {
-                first.get_or_insert(panic);
-            }
-        }
-        if let Some(panic) = first {
-            resume_unwind(panic);
-        }
+        self.0.levels.iter().for_each(|level| level.notify());
+    }
+
+    /// Has all levels tell this account of room. Returns whether one of them did not before.
+    fn listen(&self) -> bool {
+        let new = self.0.levels.iter().filter(|level| level.tell(&self.0));
+        new.count() > 0
     }
 
     /// A level here lends to another.
     #[inline]
     pub(crate) fn lends(&self) -> bool {
-        !self.0.paths.is_empty()
+        self.0.paths.is_some()
     }
 
     /// The number of a cost, if a limit here counts it.
@@ -421,6 +447,7 @@ impl Account {
             asked: 0,
             left: 0,
             ready: None,
+            not_before: 0,
         }
     }
 
@@ -489,6 +516,7 @@ impl Account {
                         asked: units,
                         left: 0,
                         ready: counter.counter().room_at(rule.amount.saturating_sub(1)),
+                        not_before: 0,
                     });
                 }
             }
@@ -499,37 +527,65 @@ impl Account {
     }
 }
 
+impl Account {
+    /// Would the request of `demand` be admitted at `now`, behind `ahead` calls?
+    fn judge(&self, demand: &Demand<'_>, ahead: u64, now: Instant) -> Result<(), Refusal> {
+        let ahead = |measure| match measure {
+            Measure::Cost(cost) => demand.per(cost).map_or(0, |demand| demand.ahead()),
+            Measure::Requests | Measure::InFlight => ahead,
+        };
+        let nanos = self.shared().nanos(now);
+        self.price(demand.ask())
+            .and_then(|charge| Locked::new(&self.0, nanos).check(&charge, ahead))
+            .map_err(|denied| self.refusal(&denied, now))
+    }
+
+    #[cold]
+    fn refusal(&self, denied: &Denied, now: Instant) -> Refusal {
+        let shared = self.shared();
+        let until = |at| Wait::until(&shared.clock, now, shared.instant(at));
+        let wait = match denied.ready {
+            _ if denied.reason.is_permanent() => Wait::Never,
+            Some(ready) => until(ready),
+            None if denied.not_before > 0 => until(denied.not_before).and_event(),
+            None => Wait::EVENT,
+        };
+        let leg = LegName::copied(self.0.levels[denied.level].name());
+        Refusal::new(denied.reason, leg, wait)
+    }
+}
+
+/// The name of an account in descriptions, and where only other waiters are before a request.
+const LEG: &str = "budget";
+
 impl Limiter for Account {
     type Ticket = Charge;
 
     #[inline]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Charge, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Charge, Refusal> {
         let shared = self.shared();
         let now = demand.now(&shared.clock);
-        self.take(demand.ask(), shared.nanos(now), true).map_err(|denied| {
-            let wait = match denied.ready {
-                _ if denied.reason.is_permanent() => Wait::Never,
-                Some(ready) => Wait::Until(Due::at(&shared.clock, now, shared.instant(ready))),
-                None => Wait::Event,
-            };
-            Refusal::new(denied.reason, self.0.levels[denied.level].name(), denied.asked, wait)
-        })
+        if let Some(queue) = self.0.queue.get() {
+            queue.check(&demand.per_call(), |_, ahead| self.judge(demand, ahead, now))?;
+        }
+        self.take(demand.ask(), shared.nanos(now), true)
+            .map_err(|denied| self.refusal(&denied, now))
     }
 
-    fn cancel(&self, ticket: Charge, _: &ClockReading) {
+    fn cancel(&self, ticket: Charge) {
         self.change(true, |_, measure, counter, _| {
             counter.spend(ticket.at, ticket.units(measure), 0);
             counter.give_back(ticket.at, ticket.units(measure));
         });
     }
 
-    fn settle(&self, ticket: &mut Charge, actual: Settlement<'_>) -> u32 {
-        let Some(number) = self.number_of(actual.cost()) else {
+    fn settle(&self, ticket: &mut Charge, settlement: &Settlement) -> u32 {
+        let Some(number) = self.number_of(settlement.cost()) else {
             return 0;
         };
         let before = ticket.costs[number];
         // The account reads the costs of a request itself, so it takes those of a settlement as they are.
-        let Some(after) = actual.per(actual.cost()).actual() else {
+        let Some(after) = settlement.per(settlement.cost()).actual() else {
             return 0;
         };
         ticket.costs[number] = after;
@@ -543,66 +599,51 @@ impl Limiter for Account {
         1
     }
 
-    fn finish(&self, ticket: Charge, _: Outcome, _: &ClockReading) {
-        let mut holds = false;
-        let end = |_: usize, measure, counter: &mut Cursor<'_>, _: u64| {
-            let units = ticket.units(measure);
-            match measure {
-                1 => {
-                    holds = true;
-                    counter.give_back(ticket.at, units);
-                }
-                _ => counter.close(ticket.at, units),
+    /// Calls in flight of a permit that is forgotten are held for good.
+    fn finish(&self, ticket: Charge, outcome: Outcome) {
+        let (mut comes_back, is_kept) = (false, outcome == Outcome::Forgotten);
+        self.change(false, |_, measure, counter, _| match measure {
+            1 if is_kept => {}
+            1 => {
+                comes_back = true;
+                counter.give_back(ticket.at, ticket.calls);
             }
-        };
-        self.change(false, end);
-        if holds {
+            _ => counter.close(ticket.at, ticket.units(measure)),
+        });
+        if comes_back {
             self.notify();
         }
     }
 
-    /// Calls in flight are held for good.
-    fn forget(&self, ticket: Charge) {
-        self.change(false, |_, measure, counter, _| {
-            if measure != 1 {
-                counter.close(ticket.at, ticket.units(measure));
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let now = demand.now(&self.shared().clock);
+        let (calls, judge) = (demand.per_call(), |_, ahead| self.judge(demand, ahead, now));
+        if demand.role() != Role::Joining {
+            return match self.0.queue.get() {
+                Some(queue) => queue.look(&calls, judge),
+                None => judge(calls.units(), calls.ahead()),
+            };
+        }
+        let queue = self.0.queue.get_or_init(|| Box::new(WaitQueue::new(LEG)));
+        loop {
+            self.listen();
+            let looked = queue.look(&calls, judge);
+            // A level tells no account at which no policy waits: it may have left this one out before the head had joined.
+            if looked.is_ok() || !self.listen() {
+                return looked;
             }
-        });
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let shared = self.shared();
-        for level in &self.0.levels {
-            demand.listen(level.listen());
-        }
-        let ahead = |measure| match measure {
-            Measure::Cost(cost) => demand.per(cost).map_or(0, |demand| demand.ahead()),
-            Measure::Requests | Measure::InFlight => demand.per_call().ahead(),
-        };
-        let now = shared.nanos(demand.now(&shared.clock));
-        let checked = self
-            .price(demand.ask())
-            .and_then(|charge| Locked::new(&self.0, now).check(&charge, ahead));
-        let Err(denied) = checked else { return ReadyAt::NOW };
-        let name = self.0.levels[denied.level].name();
-        match denied.ready {
-            _ if denied.reason.is_permanent() => ReadyAt::never_for(denied.reason, name, denied.asked),
-            Some(ready) => ReadyAt::at(name, shared.instant(ready)).because(denied.reason),
-            None => ReadyAt::on_event(name).because(denied.reason),
         }
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.shared().clock)
+    fn leave(&self, place: &Place) {
+        if let Some(queue) = self.0.queue.get() {
+            queue.leave(place);
+        }
     }
 
-    fn finish_may_panic(&self) -> bool {
-        // A waker that is told may.
-        true
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new(LEG).on(&self.shared().clock));
     }
-
-    /// None: a waiter waits for an instant, or for what is given back.
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 impl fmt::Debug for Account {

@@ -6,11 +6,10 @@ use crate::level::{Counter, Counters, SEGMENTS};
 use crate::period::{Borders, Span, instant_of, nanos_of, since_1970, zone};
 use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
 use crate::shim::{Mutex, MutexGuard, prefetch};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tollgate::sync::Notify;
 use tollgate::{Clock, Cost, Instant, MAX_COSTS};
 
 /// A rule at work.
@@ -104,9 +103,12 @@ pub(crate) struct Level {
     /// does not split, else the one for keys without room.
     pub(crate) key: Option<Box<[Box<str>]>>,
     pub(crate) hash: u64,
-    /// Made when a policy waits here.
-    notify: OnceLock<Box<Notify>>,
+    /// Made when the first policy waits.
+    waiting: OnceLock<Box<Mutex<Waiting>>>,
 }
+
+/// The accounts at which policies wait, by their addresses.
+type Waiting = BTreeMap<usize, Weak<AccountState>>;
 
 impl Level {
     fn new(rule: &Arc<RuleState>, key: Option<Box<[Box<str>]>>, hash: u64) -> Self {
@@ -116,7 +118,7 @@ impl Level {
             key,
             hash,
             counters: Mutex::new(counters.collect()),
-            notify: OnceLock::new(),
+            waiting: OnceLock::new(),
         }
     }
 
@@ -168,16 +170,36 @@ impl Level {
         counters.iter().all(Counter::is_new)
     }
 
-    /// To be listened to before the counters are read: a change that is not seen there then notifies.
-    pub(crate) fn listen(&self) -> &Notify {
-        self.notify.get_or_init(Box::default)
+    /// Has `account` told of room from now on. Returns whether it was not before.
+    ///
+    /// Before the counters are read: a change that is not seen there then finds the account.
+    pub(crate) fn tell(&self, account: &Arc<AccountState>) -> bool {
+        let waiting = self.waiting.get_or_init(|| Box::new(Mutex::new(BTreeMap::new())));
+        let told = waiting
+            .lock()
+            .insert(Arc::as_ptr(account).addr(), Arc::downgrade(account));
+        told.is_none()
+    }
+
+    /// Has `account` not told any more.
+    pub(crate) fn tell_no_more(&self, account: &AccountState) {
+        if let Some(waiting) = self.waiting.get() {
+            waiting.lock().remove(&std::ptr::from_ref(account).addr());
+        }
     }
 
     /// Tells waiting policies that there may be room. Outside the lock.
     pub(crate) fn notify(&self) {
-        if let Some(notify) = self.notify.get() {
-            notify.notify_all();
-        }
+        let Some(waiting) = self.waiting.get() else { return };
+        // Dropped after the lock is released, as it may be the last of an account.
+        let mut accounts = Vec::new();
+        waiting.lock().retain(|_, account| {
+            let account = account.upgrade();
+            let waits = account.as_deref().is_some_and(AccountState::is_waited_for);
+            accounts.extend(account);
+            waits
+        });
+        accounts.iter().for_each(|account| account.notify());
     }
 }
 

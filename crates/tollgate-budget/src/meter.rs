@@ -4,7 +4,6 @@ use crate::account::{Account, Charge};
 use crate::exceeded::Exceeded;
 use crate::lend::Cursor;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate::{Cost, MAX_COSTS};
 
 /// The meter of one admitted request: it holds the reservation, and charges what the request uses. Dropped, it ends the request:
@@ -159,7 +158,6 @@ impl Meter {
         }
         if actual < held || self.account.lends() {
             let back = Back::of(self, Some(number));
-            // Before the wakers of waiters run, which may panic: nothing comes back twice.
             back.note(&mut self.reserved.costs, &mut self.beyond);
             let after = actual.min(self.reserved.costs[number]);
             self.account.change(true, |limit, measure, counter, _| {
@@ -187,7 +185,7 @@ impl Meter {
     /// ```
     pub fn cancel(mut self) {
         let used = std::mem::take(&mut self.used);
-        // Nothing is left for the drop to end, also when a waker panics.
+        // Nothing is left for the drop to end.
         self.ended = true;
         self.end(Some(used));
     }
@@ -254,13 +252,8 @@ impl Back {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        // A waker that is called for what came back may panic, and two panics would abort.
-        match std::thread::panicking() {
-            true => drop(catch_unwind(AssertUnwindSafe(|| self.end(None)))),
-            false => self.end(None),
+        if !self.ended {
+            self.end(None);
         }
     }
 }

@@ -21,12 +21,11 @@ use std::fmt::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::{
-    Backend, Driver, Key, MAX_UNITS, OnUnavailable, Remote, RemoteError, RemoteKey, RemoteKeyPermit, RemoteKeyUsage,
-    RemoteKeyed, RemoteKeyedBuilder,
+    Backend, Driver, Key, KeyedLimits, MAX_UNITS, OnUnavailable, Remote, RemoteError, RemoteKey, RemoteKeyPermit,
+    RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder, RemoteLeg,
 };
-use tollgate::{Ask, Clock, Cost, MAX_COSTS, Reason, Refusal};
+use tollgate::{Ask, Clock, Cost, LegName, MAX_COSTS, Reason, Refusal};
 
 /// Budgets at a store, which all processes share that have the same rules and the same name. Cheap to clone.
 ///
@@ -223,16 +222,13 @@ impl SharedBudgetsBuilder {
         let costs = self.rules.check().map_err(|(_, error)| error)?;
         let levels = self.rules.rules().iter().map(levels_of);
         let levels: Vec<_> = levels.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-        let spec = |level: &Level| {
+        let limits = |level: &Level| {
             let legs = level.limits.iter().map(|limit| leg(&level.rule, limit));
             let legs = legs.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, BudgetError>((
-                level.name.clone(),
-                KeyedSpec::new(MAX_KEYS, "all", PolicySpec::new(legs)),
-            ))
+            Ok::<_, BudgetError>((level.name.clone(), KeyedLimits::new(MAX_KEYS, "all", legs)))
         };
-        let specs = levels.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
-        let builder = Remote::levels(self.name.clone(), specs)
+        let limits = levels.iter().map(limits).collect::<Result<Vec<_>, _>>()?;
+        let builder = Remote::levels(self.name.clone(), limits)
             .on(&self.clock)
             .ttl(self.ttl)
             .reserves(true);
@@ -326,7 +322,7 @@ fn levels_of(rule: &Rule) -> Result<Vec<Level>, BudgetError> {
 }
 
 /// A limit as the store counts it.
-fn leg(rule: &Rule, limit: &Limit) -> Result<LegSpec, BudgetError> {
+fn leg(rule: &Rule, limit: &Limit) -> Result<RemoteLeg, BudgetError> {
     if limit.amount > MAX_UNITS {
         let allowed = "at most 1099511627776 at a store";
         return Err(BudgetError::new(
@@ -349,13 +345,12 @@ fn leg(rule: &Rule, limit: &Limit) -> Result<LegSpec, BudgetError> {
         Period::Week => Duration::from_secs(2 * (7 * DAY + HOUR)),
         Period::Month => Duration::from_secs(2 * (31 * DAY + HOUR)),
     };
-    let counted = match limit.period {
-        None => LegRule::semaphore(usize::try_from(amount).unwrap_or(usize::MAX)),
-        Some(period) => LegRule::sliding_window(amount, window(period)),
+    let leg = match limit.period {
+        None => RemoteLeg::permits(leg_name(limit), amount),
+        Some(period) => RemoteLeg::window(leg_name(limit), amount, window(period)),
     };
-    let leg = LegSpec::new(leg_name(limit), counted);
     Ok(match limit.measure {
-        Measure::Cost(cost) => leg.per(cost.name()),
+        Measure::Cost(cost) => leg.per(cost),
         Measure::Requests | Measure::InFlight => leg,
     })
 }
@@ -463,7 +458,7 @@ impl<B: Backend> SharedAccount<B> {
         let costs = self.0.shared.costs.iter().zip(&mut units);
         costs.for_each(|(cost, units)| *units = ask.of(*cost).unwrap_or(0));
         let permit = key.acquire_now(ask).await;
-        let permit = permit.map_err(|refusal| self.exceeded(key, &refusal))?;
+        let permit = permit.map_err(|refusal| self.exceeded(key, &ask, &refusal))?;
         let spent = [0; MAX_COSTS];
         Ok(Some(Held { permit, units, spent }))
     }
@@ -528,13 +523,20 @@ impl<B: Backend> SharedAccount<B> {
         Ok(current.clone())
     }
 
-    fn exceeded(&self, key: &RemoteKey<B>, refusal: &Refusal<'_>) -> SharedExceeded {
+    /// The level and the limit of a leg.
+    fn limit_of(&self, leg: &str) -> Option<(&Level, &Limit)> {
+        let levels = self.0.shared.levels.iter();
+        let limits = levels.flat_map(|level| level.limits.iter().map(move |limit| (level, limit)));
+        let name = |level: &Level, limit: &Limit| format!("{}/{}", level.name, leg_name(limit));
+        let is = |(level, limit): &(&Level, &Limit)| name(level, limit) == leg;
+        // A name made at run time may have been cut.
+        let starts = |(level, limit): &(&Level, &Limit)| LegName::copied(&name(level, limit)) == *leg;
+        limits.clone().find(is).or_else(|| limits.clone().find(starts))
+    }
+
+    fn exceeded(&self, key: &RemoteKey<B>, ask: &Ask, refusal: &Refusal) -> SharedExceeded {
         let shared = &self.0.shared;
-        let found = refusal.leg().split_once('/').and_then(|(name, leg)| {
-            let level = shared.levels.iter().find(|level| level.name == name)?;
-            let limit = level.limits.iter().find(|limit| leg_name(limit) == leg)?;
-            Some((level, limit))
-        });
+        let found = self.limit_of(refusal.leg());
         let until_end = found.and_then(|(level, _)| {
             let (clock, now) = (&shared.clock, shared.clock.now());
             let ends = level
@@ -546,11 +548,15 @@ impl<B: Backend> SharedAccount<B> {
             Some(clock.between(now, instant_of(clock, ends)))
         });
         let waits = refusal.reason() == Reason::RateExceeded;
+        let asked = match found.map(|(_, limit)| limit.measure) {
+            Some(Measure::Cost(cost)) => ask.of(cost).unwrap_or(0),
+            _ => ask.count(),
+        };
         SharedExceeded {
             key: key.key_of(refusal.leg()).cloned(),
             found: found.map(|(level, limit)| (level.rule.name.clone(), limit.clone())),
             reason: refusal.reason(),
-            asked: refusal.units(),
+            asked,
             // The next period is another key.
             retry_after: until_end.filter(|_| waits).or_else(|| refusal.retry_after()),
         }

@@ -1,18 +1,17 @@
-//! Laws 5 and 2 through the core's guards: each ticket ends once, and a later leg's refusal or panic returns what the
-//! limiter granted.
+//! Laws 1, 2 and 9 through the core's guards: each ticket ends once, and a later leg's refusal or panic returns what the limiter
+//! granted.
 
 use super::recorder::Recorder;
 use super::suite::{Suite, Tally, Violation};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use tollgate::sync::WaitQueue;
-use tollgate::{Ask, ClockReading, Demand, Limiter, LimiterExt, Outcome, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{Ask, Demand, Description, Limiter, LimiterExt, Outcome, Reason, Refusal, Wait};
 
 type Verdict = Result<(), Violation>;
 
 const OUTCOMES: [Outcome; 4] = [Outcome::Success, Outcome::Failure, Outcome::Overload, Outcome::Ignored];
 
-/// Law 5: `finish` returns the capacity that a permit holds, once, and nothing else does.
+/// Law 2: `finish` returns the capacity that a permit holds, once, and nothing else does.
 pub(super) fn ends_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     guards_end_each_ticket_once(suite, law)?;
     for outcome in OUTCOMES {
@@ -63,22 +62,21 @@ pub(super) fn ends_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<
     Ok(())
 }
 
-/// Ends a permit or a reservation in every possible way.
+/// Ends a permit in every possible way.
 fn guards_end_each_ticket_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     let recorder = Recorder::new(Arc::clone(&world.limiter));
     type Way<L> = fn(&Recorder<L>, Ask);
-    let ways: [(&str, Way<Arc<L>>); 8] = [
+    let ways: [(&str, Way<Arc<L>>); 7] = [
         ("a permit is dropped", |gate, ask| drop(gate.try_admit(ask))),
         ("a permit is finished", |gate, ask| {
             if let Ok(permit) = gate.try_admit(ask) {
                 permit.finish(Outcome::Success);
             }
         }),
-        ("a reservation is dropped", |gate, ask| drop(gate.reserve(ask))),
-        ("a reservation is committed", |gate, ask| {
-            if let Ok(reservation) = gate.reserve(ask) {
-                drop(reservation.commit());
+        ("a permit is cancelled", |gate, ask| {
+            if let Ok(permit) = gate.try_admit(ask) {
+                permit.cancel();
             }
         }),
         ("the work panics", |gate, ask| {
@@ -111,28 +109,48 @@ fn guards_end_each_ticket_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut
     Ok(())
 }
 
-/// Law 2 through a composition: the limiter's own reservation is undone.
-pub(super) fn a_later_leg_that_refuses_or_panics_leaves_no_trace<L: Limiter + 'static>(
+/// Law 1 through a composition: a later leg refuses, and the limiter's own admission is undone.
+pub(super) fn a_later_leg_that_refuses_leaves_no_trace<L: Limiter + 'static>(
     suite: &Suite<L>,
     law: &mut Tally<'_>,
 ) -> Verdict {
+    leaves_no_trace(suite, law, "a later leg that refuses", |limiter, ask| {
+        limiter.and(Stub::Refuses).try_admit(ask).is_ok()
+    })
+}
+
+/// Law 9: a leg or a condition that panics ends its own call alone.
+pub(super) fn code_of_users_that_panics_leaves_no_trace<L: Limiter + 'static>(
+    suite: &Suite<L>,
+    law: &mut Tally<'_>,
+) -> Verdict {
+    leaves_no_trace(suite, law, "a later leg that panics", |limiter, ask| {
+        limiter.and(Stub::Panics).try_admit(ask).is_ok()
+    })?;
+    leaves_no_trace(suite, law, "a later leg whose condition panics", |limiter, ask| {
+        let panics = |_: &Ask| resume_unwind(Box::new(Quiet));
+        limiter.and(Stub::Refuses.when(panics)).try_admit(ask).is_ok()
+    })
+}
+
+/// Checks that an attempt which fails leaves no trace, at any fill level.
+fn leaves_no_trace<L: Limiter + 'static>(
+    suite: &Suite<L>,
+    law: &mut Tally<'_>,
+    name: &str,
+    attempt: impl Fn(Arc<L>, Ask) -> bool,
+) -> Verdict {
     for taken in 0..=suite.capacity {
-        for stub in [Stub::Refuses, Stub::Panics] {
-            let (world, twin) = (suite.world(), suite.world());
-            let held = world.fill(suite.ask, taken);
-            let twins = twin.fill(suite.ask, taken);
-            let both = Arc::clone(&world.limiter).and(stub);
-            let admitted = catch_unwind(AssertUnwindSafe(|| both.try_admit(suite.ask).is_ok()));
-            law.ensure(!matches!(admitted, Ok(true)), || {
-                "admitted although a leg refuses".into()
-            })?;
-            let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
-            law.ensure(after == before, || {
-                format!(
-                    "with {taken} taken and a later leg that {stub:?}: {after:?} admitted from then on, not {before:?}"
-                )
-            })?;
-        }
+        let (world, twin) = (suite.world(), suite.world());
+        let held = world.fill(suite.ask, taken);
+        let twins = twin.fill(suite.ask, taken);
+        let limiter = Arc::clone(&world.limiter);
+        let admitted = catch_unwind(AssertUnwindSafe(|| attempt(limiter, suite.ask)));
+        law.ensure(!matches!(admitted, Ok(true)), || format!("admitted with {name}"))?;
+        let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
+        law.ensure(after == before, || {
+            format!("with {taken} taken and {name}: {after:?} admitted from then on, not {before:?}")
+        })?;
     }
     Ok(())
 }
@@ -149,17 +167,18 @@ enum Stub {
 
 impl Limiter for Stub {
     type Ticket = ();
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.look(demand)
+    }
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
         match self {
-            Self::Refuses => Err(Refusal::new(Reason::Saturated, "stub", demand.units(), Wait::Event)),
+            Self::Refuses => Err(Refusal::new(Reason::Saturated, "stub", Wait::EVENT)),
             Self::Panics => resume_unwind(Box::new(Quiet)),
         }
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::on_event("stub")
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("stub"));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }

@@ -1,23 +1,25 @@
-//! The laws that a limiter keeps alone: 1 to 4, and 8.
+//! The laws that a limiter keeps alone: 1 to 5, and 8.
 
 use super::recorder::Recorder;
-use super::suite::{Suite, Tally, Violation, message};
+use super::suite::{Suite, Tally, Violation};
 use super::waits::{policy_over, poll};
 use super::world::{World, times};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-use tollgate::{Ask, Instant, Limiter, LimiterExt, ManualClock, Reason, Wait};
+use tollgate::{Ask, ClockReading, Demand, Instant, Limiter, LimiterExt, ManualClock, Permit, Reason, Wait};
 
 type Verdict = Result<(), Violation>;
+
+/// A time limit that each wait meets: a policy judges such a waiter behind those ahead of it.
+const FAR: Duration = Duration::from_secs(1 << 30);
 
 /// How many timers fire, one after the other; at most 16.
 fn timers(clock: &ManualClock) -> usize {
     (0..16).take_while(|_| clock.advance_to_next_timer()).count()
 }
 
-/// Law 1, and the described capacity: an exhausted limiter still answers, and sets no timer.
+/// Law 8, and the described capacity: an exhausted limiter still answers, and sets no timer.
 pub(super) fn never_blocks<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     let (limiter, ask, most) = (Arc::clone(&world.limiter), suite.ask, suite.plenty());
@@ -26,7 +28,7 @@ pub(super) fn never_blocks<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tal
     let (sender, receiver) = mpsc::channel();
     // A blocked thread is left behind: nothing could end it.
     thread::spawn(move || {
-        let held: Vec<_> = (0..most).map_while(|_| limiter.reserve(ask).ok()).collect();
+        let held: Vec<_> = (0..most).map_while(|_| limiter.try_admit(ask).ok()).collect();
         let count = held.len();
         std::mem::forget(held);
         // The receiver is gone once the patience is over.
@@ -59,43 +61,63 @@ pub(super) fn never_blocks<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tal
     Ok(())
 }
 
-/// Law 4: `commit` neither fails nor changes what was taken, now or later.
-pub(super) fn commit_cannot_fail<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
-    let delays = suite.delays();
-    for delay in [Duration::ZERO].iter().chain(&delays) {
+/// Law 2: a stale reading of the clock adds nothing.
+pub(super) fn a_stale_reading_adds_nothing<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    let Some(refill) = suite.refill.filter(|_| !suite.holds) else {
+        return Ok(());
+    };
+    let (world, twin) = (suite.world(), suite.world());
+    for world in [&world, &twin] {
+        std::mem::forget(world.fill(suite.ask, suite.plenty()));
+    }
+    let stale = ClockReading::at(&world.clock, world.clock.now());
+    for world in [&world, &twin] {
+        world.clock.advance(refill);
+        std::mem::forget(world.fill(suite.ask, suite.plenty()));
+    }
+    let admitted = world.limiter.try_reserve(&Demand::new(&suite.ask, &stale)).is_ok();
+    law.ensure(!admitted, || {
+        "nothing is left, and an earlier reading of the clock is admitted".into()
+    })?;
+    let (after, before) = (suite.future(&world, Vec::new()), suite.future(&twin, Vec::new()));
+    law.ensure(after == before, || {
+        format!("after an earlier reading of the clock, {after:?} are admitted, not {before:?}")
+    })
+}
+
+/// Law 3: a settlement to less never leaves more than an admission that only took what it keeps.
+pub(super) fn a_settlement_mints_nothing<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    let Some((cost, actual)) = suite.settle else {
+        return Ok(());
+    };
+    for settled in 1..=suite.capacity {
         let (world, twin) = (suite.world(), suite.world());
-        let reserved: Vec<_> = (0..suite.capacity).map_while(|_| world.reserve(suite.ask)).collect();
-        let twins: Vec<_> = (0..suite.capacity).map_while(|_| twin.reserve(suite.ask)).collect();
-        world.clock.advance(*delay);
-        twin.clock.advance(*delay);
-        let mut held = Vec::new();
-        for reservation in reserved {
-            match catch_unwind(AssertUnwindSafe(|| reservation.commit())) {
-                Ok(permit) => held.push(permit),
-                Err(panic) => {
-                    return law.ensure(false, || {
-                        format!("`commit` panicked {delay:?} after phase 1: {}", message(&*panic))
-                    });
-                }
-            }
+        let mut held = world.fill(suite.ask, settled);
+        let twins = twin.fill(suite.ask.cost(cost, actual), settled);
+        for permit in &mut held {
+            let legs = permit.settle(cost, actual);
+            law.ensure(legs.is_ok(), || format!("no leg counts what is settled: {legs:?}"))?;
         }
-        let (after, before) = (
-            world.fill(suite.ask, suite.plenty()),
-            twin.fill(suite.ask, suite.plenty()),
-        );
-        law.ensure(after.len() == before.len(), || {
-            format!(
-                "{delay:?} after phase 1, {} more are admitted beside what was committed, {} beside what was only reserved",
-                after.len(),
-                before.len()
-            )
+        let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
+        law.ensure(at_most(&after, &before), || {
+            format!("{settled} were settled to less, and {after:?} are admitted, not {before:?}")
         })?;
-        drop((twins, held));
     }
     Ok(())
 }
 
-/// Law 2: an ask for more than is left changes nothing, at any fill level.
+/// Law 4: a raised limit holds at once.
+pub(super) fn a_change_holds_at_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    let Some(loosen) = &suite.loosen else { return Ok(()) };
+    let world = suite.world();
+    let _held = world.fill(suite.ask, suite.capacity);
+    loosen(&world.limiter);
+    law.ensure(world.admit(suite.ask).is_some(), || {
+        "the limit was raised, and nothing more is admitted".into()
+    })
+}
+
+/// Law 1: an ask for more than is left changes nothing, at any fill level.
 pub(super) fn a_refusal_leaves_no_trace<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for taken in 0..=suite.capacity {
         let (world, twin) = (suite.world(), suite.world());
@@ -103,7 +125,7 @@ pub(super) fn a_refusal_leaves_no_trace<L: Limiter + 'static>(suite: &Suite<L>, 
         let twins = twin.fill(suite.ask, taken);
         for _ in 0..3 {
             let too_much = times(suite.ask, suite.capacity - taken + 1);
-            law.ensure(world.reserve(too_much).is_none(), || {
+            law.ensure(world.admit(too_much).is_none(), || {
                 format!(
                     "with {taken} of {} taken, more than the rest was admitted",
                     suite.capacity
@@ -111,7 +133,7 @@ pub(super) fn a_refusal_leaves_no_trace<L: Limiter + 'static>(suite: &Suite<L>, 
             })?;
         }
         law.ensure(world.ready(suite.ask) == twin.ready(suite.ask), || {
-            format!("with {taken} taken, a refusal has moved `ready_at`")
+            format!("with {taken} taken, a refusal has moved the next instant")
         })?;
         let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
         law.ensure(after == before, || {
@@ -121,29 +143,27 @@ pub(super) fn a_refusal_leaves_no_trace<L: Limiter + 'static>(suite: &Suite<L>, 
     Ok(())
 }
 
-/// Law 3 at one instant: reservations that were cancelled, in any order, leave no trace.
+/// Law 3 at one instant: admissions that were cancelled, in any order, leave no trace.
 pub(super) fn cancel_restores<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for taken in 0..suite.capacity {
         for order in ["only", "first", "last", "middle"] {
             let (world, twin) = (suite.world(), suite.world());
             let held = world.fill(suite.ask, taken);
             let twins = twin.fill(suite.ask, taken);
-            let mut reserved: Vec<_> = std::iter::from_fn(|| world.reserve(suite.ask))
-                .take(if order == "only" { 1 } else { suite.plenty() })
-                .collect();
-            while !reserved.is_empty() {
+            let mut rest = world.fill(suite.ask, if order == "only" { 1 } else { suite.plenty() });
+            while !rest.is_empty() {
                 let index = match order {
                     "only" | "first" => 0,
-                    "last" => reserved.len() - 1,
-                    _ => reserved.len() / 2,
+                    "last" => rest.len() - 1,
+                    _ => rest.len() / 2,
                 };
-                drop(reserved.remove(index));
+                rest.remove(index).cancel();
             }
             let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
             let exact = suite.exact || order == "only";
             law.ensure(after == before || (!exact && at_most(&after, &before)), || {
                 format!(
-                    "with {taken} taken, the rest reserved and cancelled ({order} first): {after:?} admitted from then \
+                    "with {taken} taken, the rest admitted and cancelled ({order} first): {after:?} admitted from then \
                      on, not {before:?}"
                 )
             })?;
@@ -156,24 +176,24 @@ pub(super) fn cancel_restores<L: Limiter + 'static>(suite: &Suite<L>, law: &mut 
 /// capacity has exactly that.
 pub(super) fn a_late_cancel_mints_nothing<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for delay in suite.delays() {
-        for reserved in 1..=suite.capacity {
+        for count in 1..=suite.capacity {
             let (world, twin) = (suite.world(), suite.world());
-            let reservations: Vec<_> = (0..reserved).map_while(|_| world.reserve(suite.ask)).collect();
+            let permits = world.fill(suite.ask, count);
             world.clock.advance(delay);
             twin.clock.advance(delay);
             let held = world.fill(suite.ask, suite.plenty());
             let twins = twin.fill(suite.ask, held.len());
             if twins.len() < held.len() {
-                return law.ensure(false, || "a reservation freed capacity for more".into());
+                return law.ensure(false, || "an admission freed capacity for more".into());
             }
-            drop(reservations);
+            permits.into_iter().for_each(Permit::cancel);
             let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
             law.ensure(at_most(&after, &before), || {
-                format!("cancelled {delay:?} later, {reserved} reserved have become more: {after:?}, not {before:?}")
+                format!("cancelled {delay:?} later, {count} have become more: {after:?}, not {before:?}")
             })?;
             if suite.refill.is_none() {
                 law.ensure(after == before, || {
-                    format!("cancelled later, not all of {reserved} came back: {after:?}, not {before:?}")
+                    format!("cancelled later, not all of {count} came back: {after:?}, not {before:?}")
                 })?;
             }
         }
@@ -191,8 +211,8 @@ fn at_most(after: &[usize], before: &[usize]) -> bool {
     })
 }
 
-/// Law 8: refused just before `ready_at`, admitted at it; an event if the instant is unknown; waiters ahead count.
-pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+/// Law 5: refused just before the instant that it says, admitted at it; an event if the instant is unknown; waiters ahead count.
+pub(super) fn the_wait_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     for taken in 0..suite.capacity {
         let ready = world.ready(suite.ask);
@@ -208,7 +228,7 @@ pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
         let known = exhausted.not_before.is_some_and(|at| at > world.clock.now());
         law.ensure(
             !exhausted.never && (exhausted.event || (known && suite.refill.is_some())),
-            || format!("all is held, and `ready_at` does not say that it takes an event: {exhausted:?}"),
+            || format!("all is held, and `look` does not say that it takes an event: {exhausted:?}"),
         )?;
         return Ok(());
     }
@@ -224,7 +244,7 @@ pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
     Ok(())
 }
 
-/// Law 8: an ask that no instant can admit is refused as oversized and is never ready, at any fill level.
+/// Law 5: an ask that no instant can admit is refused as oversized and is never ready, at any fill level.
 pub(super) fn an_oversized_ask_is_refused_for_good<L: Limiter + 'static>(
     suite: &Suite<L>,
     law: &mut Tally<'_>,
@@ -234,9 +254,9 @@ pub(super) fn an_oversized_ask_is_refused_for_good<L: Limiter + 'static>(
     for taken in 0..=suite.capacity {
         let ready = world.ready(ask);
         law.ensure(ready.never, || {
-            format!("with {taken} taken, `ready_at` does not say that {ask:?} never fits: {ready:?}")
+            format!("with {taken} taken, `look` does not say that {ask:?} never fits: {ready:?}")
         })?;
-        let refused = world.limiter.reserve(ask).map(drop).map_err(|refused| {
+        let refused = world.limiter.try_admit(ask).map(drop).map_err(|refused| {
             let waits = !matches!(refused.wait(), Wait::Never) || refused.retry_after().is_some();
             (refused.reason(), waits)
         });
@@ -248,7 +268,7 @@ pub(super) fn an_oversized_ask_is_refused_for_good<L: Limiter + 'static>(
     Ok(())
 }
 
-/// Checks an exhausted rate that other processes share: `ready_at` names an event and no instant. Once all capacity has come
+/// Checks an exhausted rate that other processes share: `look` names an event and no instant. Once all capacity has come
 /// back it is ready, and admits.
 fn in_turn<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for asks in 1..=suite.capacity {
@@ -257,8 +277,8 @@ fn in_turn<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdi
         let ask = times(suite.ask, asks);
         for _ in 0..3 {
             let ready = world.ready(ask);
-            law.ensure(ready.event && !ready.never && world.reserve(ask).is_none(), || {
-                format!("{asks} asks wait for a turn, and `ready_at` does not say so: {ready:?}")
+            law.ensure(ready.event && !ready.never && world.admit(ask).is_none(), || {
+                format!("{asks} asks wait for a turn, and `look` does not say so: {ready:?}")
             })?;
             world.clock.advance(suite.refill.unwrap_or_default());
             let (now, ready) = (world.clock.now(), world.ready(ask));
@@ -272,7 +292,7 @@ fn in_turn<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdi
     Ok(())
 }
 
-/// Checks `ready_at` of `asks` asks five times in a row, from an exhausted rate on.
+/// Checks the instants of `asks` asks five times in a row, from an exhausted rate on.
 fn exact<L: Limiter + 'static>(suite: &Suite<L>, asks: usize, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     let _held = world.fill(suite.ask, suite.capacity);
@@ -283,7 +303,7 @@ fn exact<L: Limiter + 'static>(suite: &Suite<L>, asks: usize, law: &mut Tally<'_
         let Some(at) = ready.not_before.filter(|&at| at > now) else {
             // The rest of the last refill may be enough.
             law.ensure(world.admit(ask).is_some(), || {
-                format!("`ready_at` of {asks} asks says now ({ready:?}), and they are refused")
+                format!("`look` says that {asks} asks are admitted now ({ready:?}), and they are refused")
             })?;
             continue;
         };
@@ -293,15 +313,15 @@ fn exact<L: Limiter + 'static>(suite: &Suite<L>, asks: usize, law: &mut Tally<'_
         world
             .clock
             .advance(world.clock.between(now, at) - Duration::from_nanos(1));
-        law.ensure(world.reserve(ask).is_none(), || {
-            format!("{asks} asks are admitted 1 ns before `ready_at`")
+        law.ensure(world.admit(ask).is_none(), || {
+            format!("{asks} asks are admitted 1 ns before the instant that was told")
         })?;
         law.ensure(world.ready(ask).not_before == Some(at), || {
-            "`ready_at` moves while nothing happens".into()
+            "the instant moves while nothing happens".into()
         })?;
         world.clock.advance(Duration::from_nanos(1));
         law.ensure(world.admit(ask).is_some(), || {
-            format!("{asks} asks are refused at `ready_at`")
+            format!("{asks} asks are refused at the instant that was told")
         })?;
     }
     Ok(())
@@ -335,7 +355,7 @@ fn ahead_counts<L: Limiter + 'static>(suite: &Suite<L>, ahead: usize, law: &mut 
     })
 }
 
-/// The `not_before` that the limiter answers a policy for a waiter behind `ahead` others, which leave the queue again. `None`
+/// The instant that the limiter answers a policy for a waiter behind `ahead` others, which leave the queue again. `None`
 /// if a policy does not wait for this limiter.
 #[allow(clippy::option_option)]
 fn behind<L: Limiter + 'static>(
@@ -345,7 +365,9 @@ fn behind<L: Limiter + 'static>(
 ) -> Result<Option<Option<Instant>>, Violation> {
     let recorder = Arc::new(Recorder::new(Arc::clone(&world.limiter)));
     let policy = policy_over(&world.clock, Arc::clone(&recorder))?;
-    let mut waiters: Vec<_> = (0..=ahead).map(|_| Box::pin(policy.admit(suite.ask))).collect();
+    let mut waiters: Vec<_> = (0..=ahead)
+        .map(|_| Box::pin(policy.admit_timeout(suite.ask, FAR)))
+        .collect();
     for waiter in &mut waiters {
         if poll(waiter.as_mut(), &Arc::default()).is_ready() {
             return Ok(None);

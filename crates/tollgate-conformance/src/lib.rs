@@ -1,8 +1,8 @@
-//! Checks the eight [laws](tollgate::limiter#the-laws) of a limiter: a test suite for limiters of your own.
+//! Checks the nine [laws](tollgate::limiter#the-laws) of a limiter: a test suite for limiters of your own.
 //!
 //! Describe your limiter once. The suite makes as many instances as it needs, each on its own manual clock, and compares their
 //! admissions. It never sleeps. Real time matters in one place only: an attempt that has not returned after
-//! [`patience`](Suite::patience) counts as blocked, which breaks law 1.
+//! [`patience`](Suite::patience) counts as blocked, which breaks law 8.
 //!
 //! ```
 //! use tollgate::Semaphore;
@@ -15,7 +15,7 @@
 //! assert!(report.checks(6) > 0);
 //! ```
 //!
-//! On request it also checks that queues [take turns](Suite::takes_turns) at the limiter.
+//! Law 7 is checked on request: policies [take turns](Suite::takes_turns) at the limiter.
 //!
 //! The crate uses the public interface of tollgate only. It belongs under `[dev-dependencies]`.
 #![forbid(unsafe_code)]

@@ -1,19 +1,13 @@
 //! A limiter that records the life of each of its tickets, and what it says to waiters behind others.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use tollgate::sync::WaitQueue;
-use tollgate::{Clock, ClockReading, Demand, Instant, Limiter, Outcome, ReadyAt, Refusal, Settlement};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Reserved,
-    Committed,
-    Ended,
-}
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use tollgate::sync::{Place, Watch};
+use tollgate::{Demand, Description, Instant, Limiter, Outcome, Refusal, Settlement};
 
 #[derive(Default)]
 struct Log {
-    tickets: Vec<Stage>,
+    /// By ticket: true once it has ended.
+    tickets: Vec<bool>,
     complaint: Option<String>,
     behind: Option<Option<Instant>>,
 }
@@ -35,13 +29,13 @@ impl<L> Recorder<L> {
     /// The first fault of the calls so far. Call it when nothing is held.
     pub(super) fn complaint(&self) -> Option<String> {
         let log = self.log();
-        let open = log.tickets.iter().position(|&stage| stage != Stage::Ended);
+        let open = log.tickets.iter().position(|has_ended| !has_ended);
         log.complaint
             .clone()
             .or_else(|| open.map(|ticket| format!("ticket {ticket} never ended")))
     }
 
-    /// The last [`ReadyAt::not_before`] that was returned for a demand behind others; `None` if there was no such demand.
+    /// The instant before which the last demand behind others was refused; `None` if there was no such demand.
     pub(super) fn behind(&self) -> Option<Option<Instant>> {
         self.log().behind
     }
@@ -51,15 +45,12 @@ impl<L> Recorder<L> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn step(&self, ticket: u64, call: &str, from: Stage, to: Stage) {
+    fn end(&self, ticket: u64, call: &str) {
         let mut log = self.log();
-        let Some(stage) = log.tickets.get_mut(ticket as usize) else {
-            log.complaint = Some(format!("`{call}` was called with a ticket that was never made"));
-            return;
-        };
-        let found = std::mem::replace(stage, to);
-        if found != from {
-            log.complaint = Some(format!("`{call}` was called on a ticket that was {found:?}"));
+        match log.tickets.get_mut(ticket as usize) {
+            Some(has_ended) if !*has_ended => *has_ended = true,
+            Some(_) => log.complaint = Some(format!("`{call}` was called on a ticket that had ended")),
+            None => log.complaint = Some(format!("`{call}` was called with a ticket that was never made")),
         }
     }
 }
@@ -67,45 +58,37 @@ impl<L> Recorder<L> {
 impl<L: Limiter> Limiter for Recorder<L> {
     type Ticket = (u64, L::Ticket);
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
         let ticket = self.limiter.try_reserve(demand)?;
         let mut log = self.log();
-        log.tickets.push(Stage::Reserved);
+        log.tickets.push(false);
         Ok((log.tickets.len() as u64 - 1, ticket))
     }
-    fn cancel(&self, (id, ticket): Self::Ticket, now: &ClockReading) {
-        self.step(id, "cancel", Stage::Reserved, Stage::Ended);
-        self.limiter.cancel(ticket, now);
+    fn cancel(&self, (id, ticket): Self::Ticket) {
+        self.end(id, "cancel");
+        self.limiter.cancel(ticket);
     }
-    fn commit(&self, (id, ticket): &mut Self::Ticket, now: &ClockReading) {
-        self.step(*id, "commit", Stage::Reserved, Stage::Committed);
-        self.limiter.commit(ticket, now);
+    fn settle(&self, (_, ticket): &mut Self::Ticket, settlement: &Settlement) -> u32 {
+        self.limiter.settle(ticket, settlement)
     }
-    fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
+    fn finish(&self, (id, ticket): Self::Ticket, outcome: Outcome) {
+        self.end(id, "finish");
+        self.limiter.finish(ticket, outcome);
     }
-    fn finish(&self, (id, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.step(id, "finish", Stage::Committed, Stage::Ended);
-        self.limiter.finish(ticket, outcome, now);
-    }
-    fn forget(&self, (id, ticket): Self::Ticket) {
-        self.step(id, "forget", Stage::Committed, Stage::Ended);
-        self.limiter.forget(ticket);
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let ready = self.limiter.ready_at(demand);
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let looked = self.limiter.look(demand);
         if demand.ahead() > 0 {
-            self.log().behind = Some(ready.not_before());
+            self.log().behind = Some(looked.err().and_then(|refusal| refusal.wait().not_before()));
         }
-        ready
+        looked
     }
-    fn clock(&self) -> Option<&Clock> {
-        self.limiter.clock()
+    fn leave(&self, place: &Place) {
+        self.limiter.leave(place);
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.limiter.watch(watcher);
     }
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.limiter.clocks(visit);
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.limiter.describe(visit);
     }
 }

@@ -78,39 +78,25 @@ async fn client<L: Limiter + 'static>(
     }
 }
 
-/// Two queues in front of one limiter, one of them with three times as many clients as the other.
-pub(super) fn queues_take_turns<L: Limiter + 'static>(
+/// Law 7: two policies in front of one limiter, one of them with three times as many clients as the other.
+pub(super) fn policies_take_turns<L: Limiter + 'static>(
     suite: &Suite<L>,
-    turns: &mut Tally<'_>,
+    law: &mut Tally<'_>,
 ) -> Result<(), Violation> {
     for sizes in [[3, 1], [1, 3]] {
         let world = suite.world();
-        let (one, other) = (policy_of(&world)?, policy_of(&world)?);
-        share(suite, turns, &world.clock, "two policies", sizes, &one, &other)?;
-        let world = suite.world();
-        let policy = policy_of(&world)?;
-        let bypass = policy.bypass_queue(Duration::from_secs(1 << 30));
-        share(
-            suite,
-            turns,
-            &world.clock,
-            "a policy and its bypass queue",
-            sizes,
-            &policy,
-            &bypass,
-        )?;
+        let policies = [policy_of(&world)?, policy_of(&world)?];
+        share(suite, law, &world.clock, sizes, &policies)?;
     }
     Ok(())
 }
 
-fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
+fn share<S, L: Limiter + 'static>(
     suite: &Suite<S>,
-    turns: &mut Tally<'_>,
+    law: &mut Tally<'_>,
     clock: &ManualClock,
-    pair: &str,
     sizes: [usize; 2],
-    one: &Policy<A>,
-    other: &Policy<B>,
+    [one, other]: &[Policy<L>; 2],
 ) -> Result<(), Violation> {
     let round = suite.refill.unwrap_or(WORK);
     let span = round * ROUNDS;
@@ -138,7 +124,7 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
         if woken.0.swap(false, Ordering::Relaxed) {
             clients.retain_mut(|client| client.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         } else if !clock.advance_to_next_timer() {
-            turns.ensure(false, || format!("{pair} wait, and no timer is left"))?;
+            law.ensure(false, || "two policies wait, and no timer is left".to_owned())?;
         }
     }
     let now = clock.now();
@@ -150,17 +136,19 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
     let admitted = queues.each_ref().map(|queue| queue.admitted.get());
     let sum = admitted[0] + admitted[1];
     let least = admitted[0].min(admitted[1]);
-    turns.ensure(queues.iter().all(|queue| !queue.refused.get()), || {
-        format!("of {pair} one was refused, although its waits have no bound")
+    law.ensure(queues.iter().all(|queue| !queue.refused.get()), || {
+        "of two policies one was refused, although its waits have no bound".to_owned()
     })?;
-    turns.ensure(sum >= u64::from(ROUNDS) / 2, || {
-        format!("{pair} wait all the time, and were admitted {sum} times in {ROUNDS} rounds")
+    law.ensure(sum >= u64::from(ROUNDS) / 2, || {
+        format!("two policies wait all the time, and were admitted {sum} times in {ROUNDS} rounds")
     })?;
-    turns.ensure(least * 100 >= sum * LEAST_PART, || {
-        format!("{pair} with {counts:?} clients were admitted {admitted:?} times: less than {LEAST_PART} % of all")
+    law.ensure(least * 100 >= sum * LEAST_PART, || {
+        format!(
+            "two policies with {counts:?} clients were admitted {admitted:?} times: less than {LEAST_PART} % of all"
+        )
     })?;
     let longest = queues.iter().map(|queue| queue.longest.get()).max().unwrap_or_default();
-    turns.ensure(longest <= span / 2, || {
-        format!("with {counts:?} clients in {pair} a wait took more than half of {ROUNDS} rounds")
+    law.ensure(longest <= span / 2, || {
+        format!("with {counts:?} clients in two policies a wait took more than half of {ROUNDS} rounds")
     })
 }

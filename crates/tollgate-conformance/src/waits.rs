@@ -1,16 +1,14 @@
-//! The laws of waiting, checked with a policy in front of the limiter: law 7, a waiter holds nothing, and law 6, waiters
-//! are woken.
+//! The laws of waiting, checked with a policy in front of the limiter: by law 1 a waiter holds nothing, by law 6 waiters are woken,
+//! and by law 9 a waker that panics keeps nobody else from it.
 
 use super::suite::{Suite, Tally, Violation};
 use super::world::{Held, World, times};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::sync::WaitQueue;
-use tollgate::{
-    Clock, ClockReading, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Reservation, Wait,
-};
+use tollgate::{Clock, Demand, Description, Limiter, LimiterExt, Outcome, Permit, Policy, Reason, Refusal, Wait};
 
 type Verdict = Result<(), Violation>;
 
@@ -49,16 +47,17 @@ struct Shut;
 
 impl Limiter for Shut {
     type Ticket = ();
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
-        Err(Refusal::new(Reason::Saturated, "shut", demand.units(), Wait::Event))
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.look(demand)
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::on_event("shut")
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Err(Refusal::new(Reason::Saturated, "shut", Wait::EVENT))
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("shut"));
+    }
 }
 
 /// A leg that never refuses, and counts what it has admitted.
@@ -74,24 +73,25 @@ impl Open {
 
 impl Limiter for Open {
     type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-    fn cancel(&self, (): (), _: &ClockReading) {
+    fn cancel(&self, (): ()) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-    fn finish(&self, (): (), _: Outcome, now: &ClockReading) {
-        self.cancel((), now);
+    fn finish(&self, (): (), _: Outcome) {
+        self.cancel(());
     }
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("open"));
+    }
 }
 
-/// Law 7: while a policy waits, for this limiter or for another, it holds nothing of any leg.
+/// Law 1: while a policy waits, for this limiter or for another, it holds nothing of any leg.
 pub(super) fn nothing_is_held_while_waiting<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for taken in 0..=suite.capacity {
         let (world, twin) = (suite.world(), suite.world());
@@ -136,24 +136,24 @@ pub(super) fn nothing_is_held_while_waiting<L: Limiter + 'static>(suite: &Suite<
     Ok(())
 }
 
-type Taken<'a, L> = (Reservation<&'a Arc<L>>, Vec<Held<'a, L>>);
+/// One permit, and the rest.
+type Taken<'a, L> = (Held<'a, L>, Vec<Held<'a, L>>);
 
 /// Law 6: each event that frees capacity wakes the waiter, which is then admitted.
 pub(super) fn waiters_are_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
-    woken_by(suite, law, "a cancel", |_, (reservation, held)| {
-        drop(reservation);
+    woken_by(suite, law, "a cancel", |_, (permit, held)| {
+        permit.cancel();
         held
     })?;
     if suite.holds && suite.refill.is_none() {
-        woken_by(suite, law, "a finish", |_, (reservation, mut held)| {
-            held.push(reservation.commit());
-            drop(held.pop());
+        woken_by(suite, law, "a finish", |_, (permit, held)| {
+            drop(permit);
             held
         })?;
     }
     if let Some(refill) = suite.refill {
-        woken_by(suite, law, "an instant", |world, (reservation, mut held)| {
-            std::mem::forget(reservation);
+        woken_by(suite, law, "an instant", |world, (permit, mut held)| {
+            std::mem::forget(permit);
             if suite.holds {
                 held.clear();
             }
@@ -162,8 +162,8 @@ pub(super) fn waiters_are_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
         })?;
     }
     if let Some((cost, actual)) = suite.settle {
-        woken_by(suite, law, "a settle", |_, (reservation, mut held)| {
-            held.push(reservation.commit());
+        woken_by(suite, law, "a settle", |_, (permit, mut held)| {
+            held.push(permit);
             for permit in &mut held {
                 // If no leg counts the cost, the waiter is not admitted, and the check fails.
                 let _ = permit.settle(cost, actual);
@@ -172,8 +172,8 @@ pub(super) fn waiters_are_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
         })?;
     }
     if let Some(loosen) = &suite.loosen {
-        woken_by(suite, law, "a raised limit", |world, (reservation, held)| {
-            std::mem::forget(reservation);
+        woken_by(suite, law, "a raised limit", |world, (permit, held)| {
+            std::mem::forget(permit);
             loosen(&world.limiter);
             held
         })?;
@@ -181,7 +181,7 @@ pub(super) fn waiters_are_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
     two_queues_are_both_woken(suite, law)
 }
 
-/// Checks that `event` wakes a waiter. All capacity is taken, one ask of it by a reservation.
+/// Checks that `event` wakes a waiter. All capacity is taken.
 fn woken_by<L: Limiter + 'static>(
     suite: &Suite<L>,
     law: &mut Tally<'_>,
@@ -190,7 +190,7 @@ fn woken_by<L: Limiter + 'static>(
 ) -> Verdict {
     for waiters in 1..=2 {
         let world = suite.world();
-        let Some(reservation) = world.reserve(suite.ask) else {
+        let Some(permit) = world.admit(suite.ask) else {
             return Err(Violation::description("a fresh one refuses".into()));
         };
         let held = world.fill(suite.ask, suite.capacity);
@@ -204,7 +204,7 @@ fn woken_by<L: Limiter + 'static>(
         if waiters > 1 {
             let _ = poll(behind.as_mut(), &Arc::default());
         }
-        let _held = event(&world, (reservation, held));
+        let _held = event(&world, (permit, held));
         law.ensure(count.0.load(Ordering::Relaxed) > 0, || {
             format!("{name} freed capacity, and the waiter was not woken")
         })?;
@@ -220,13 +220,13 @@ fn two_queues_are_both_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut T
         return Ok(());
     }
     let world = suite.world();
-    let reservations: Vec<_> = (0..suite.capacity).map_while(|_| world.reserve(suite.ask)).collect();
+    let permits = world.fill(suite.ask, suite.capacity);
     let (one, other) = (policy_of(&world)?, policy_of(&world)?);
     let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
     let (mut first, mut second) = (pin!(one.admit(suite.ask)), pin!(other.admit(suite.ask)));
     let waiting = poll(first.as_mut(), &counts[0]).is_pending() && poll(second.as_mut(), &counts[1]).is_pending();
     law.ensure(waiting, || "a policy admitted although all is taken".into())?;
-    drop(reservations);
+    permits.into_iter().for_each(Permit::cancel);
     for count in &counts {
         law.ensure(count.0.load(Ordering::Relaxed) > 0, || {
             "all was cancelled, and one of two queues was not woken".into()
@@ -238,4 +238,37 @@ fn two_queues_are_both_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut T
         matches!((&first, &second), (Poll::Ready(Ok(_)), Poll::Ready(Ok(_)))),
         || "all was cancelled, and one of two queues was not admitted".into(),
     )
+}
+
+/// A waker that panics.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        resume_unwind(Box::new("a waker that panics"));
+    }
+}
+
+/// Law 9: the waker of one waiter panics, and the others are woken and admitted.
+pub(super) fn a_waker_that_panics_ends_alone<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    if suite.capacity < 2 {
+        return Ok(());
+    }
+    let world = suite.world();
+    let permits = world.fill(suite.ask, suite.capacity);
+    let (one, other) = (policy_of(&world)?, policy_of(&world)?);
+    let count = Arc::new(Count::default());
+    let (mut first, mut second) = (pin!(one.admit(suite.ask)), pin!(other.admit(suite.ask)));
+    let panics = Waker::from(Arc::new(Panics));
+    let polled = first.as_mut().poll(&mut Context::from_waker(&panics));
+    let waiting = polled.is_pending() && poll(second.as_mut(), &count).is_pending();
+    law.ensure(waiting, || "a policy admitted although all is taken".into())?;
+    let cancelled = catch_unwind(AssertUnwindSafe(|| permits.into_iter().for_each(Permit::cancel)));
+    law.ensure(cancelled.is_ok(), || {
+        "the panic of a waker reached the caller of `cancel`".into()
+    })?;
+    let woken = count.0.load(Ordering::Relaxed) > 0;
+    law.ensure(woken && matches!(poll(second, &count), Poll::Ready(Ok(_))), || {
+        "the waker of a waiter panicked, and the next waiter is not admitted".into()
+    })
 }

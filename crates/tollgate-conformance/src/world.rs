@@ -6,8 +6,7 @@
 use super::suite::Suite;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::time::ClockReading;
-use tollgate::{Ask, Demand, Instant, Limiter, LimiterExt, ManualClock, Permit, Reservation};
+use tollgate::{Ask, ClockReading, Demand, Instant, Limiter, LimiterExt, ManualClock, Permit, Wait};
 
 pub(super) struct World<L> {
     pub(super) clock: ManualClock,
@@ -16,7 +15,7 @@ pub(super) struct World<L> {
 
 pub(super) type Held<'a, L> = Permit<&'a Arc<L>>;
 
-/// The answer of `ready_at`, without the leg's name.
+/// The answer of `look`, without the leg's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
     pub(super) not_before: Option<Instant>,
@@ -32,10 +31,6 @@ impl<L: Limiter> World<L> {
         }
     }
 
-    pub(super) fn reserve(&self, ask: Ask) -> Option<Reservation<&Arc<L>>> {
-        self.limiter.reserve(ask).ok()
-    }
-
     pub(super) fn admit(&self, ask: Ask) -> Option<Held<'_, L>> {
         self.limiter.try_admit(ask).ok()
     }
@@ -47,11 +42,14 @@ impl<L: Limiter> World<L> {
 
     pub(super) fn ready(&self, ask: Ask) -> Ready {
         let reading = ClockReading::new();
-        let ready = self.limiter.ready_at(Demand::new(&ask, &reading));
+        let wait = match self.limiter.look(&Demand::new(&ask, &reading)) {
+            Ok(()) => None,
+            Err(refusal) => Some(refusal.wait()),
+        };
         Ready {
-            not_before: ready.not_before(),
-            event: ready.is_event(),
-            never: ready.is_never(),
+            not_before: wait.and_then(Wait::not_before),
+            event: matches!(wait, Some(Wait::Event { .. })),
+            never: wait == Some(Wait::Never),
         }
     }
 }

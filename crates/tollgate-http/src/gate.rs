@@ -7,12 +7,8 @@ use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 use tollgate::keyed::KeyedRate;
-use tollgate::status::Status;
-use tollgate::sync::WaitQueue;
-use tollgate::time::ClockReading;
-use tollgate::{
-    Ask, Demand, Keyed, Limiter, LimiterExt, Outcome, Permit, Policy, ReadyAt, Reason, Refusal, Rejection, Wait,
-};
+use tollgate::status::Description;
+use tollgate::{Ask, ClockReading, Demand, Keyed, Limiter, LimiterExt, Outcome, Permit, Policy, Reason, Refusal, Wait};
 
 /// The result of a wait.
 pub type Waited<L> = Result<Permit<L>, Refused<L>>;
@@ -34,7 +30,7 @@ pub type Waited<L> = Result<Permit<L>, Refused<L>>;
 ///         }
 ///         match self.0.try_admit_owned(1) {
 ///             Ok(permit) => Admission::Admitted(permit, Ask::one()),
-///             Err(refusal) => Admission::Refused(Refused::by(Arc::clone(&self.0), refusal.to_rejection())),
+///             Err(refusal) => Admission::Refused(Refused::by(Arc::clone(&self.0), refusal)),
 ///         }
 ///     }
 /// }
@@ -83,7 +79,7 @@ impl<L: Limiter> fmt::Debug for Admission<L> {
 ///         let limiter = if parts.method().is_safe() { &self.reads } else { &self.writes };
 ///         match limiter.try_admit_owned(1) {
 ///             Ok(permit) => Admission::Admitted(permit, Ask::one()),
-///             Err(refusal) => Admission::Refused(Refused::by(Arc::clone(limiter), refusal.to_rejection())),
+///             Err(refusal) => Admission::Refused(Refused::by(Arc::clone(limiter), refusal)),
 ///         }
 ///     }
 /// }
@@ -151,16 +147,14 @@ impl<F: Fn(&RequestParts<'_>) -> Ask + Send + Sync + 'static> CostFn for F {
     }
 }
 
-/// The rejection for the client: its `retry_after` covers all legs, also those behind the leg that refused.
+/// The refusal of a wait with the time from now on. A leg that was free when the waiter was judged may be exhausted now.
 #[cold]
-pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejection) -> Rejection {
-    if let Some(clock) = limiter.clock().filter(|_| rejection.retryable) {
-        let now = clock.now();
-        let ready = limiter.ready_at(Demand::new(ask, &ClockReading::at(clock, now)));
-        let known = ready.not_before().map(|at| clock.between(now, at));
-        rejection.retry_after = rejection.retry_after.max(known.filter(|time| !time.is_zero()));
+pub(super) fn refused_now<L: Limiter>(limiter: &L, ask: &Ask, refusal: Refusal) -> Refusal {
+    let looked = limiter.look(&Demand::new(ask, &ClockReading::new()));
+    match looked.map_err(|now| now.wait()) {
+        Err(wait) if wait != Wait::Never && refusal.is_retryable() => refusal.with_wait(refusal.wait().and(wait)),
+        _ => refusal,
     }
-    rejection
 }
 
 /// Tries once, and refuses if that fails.
@@ -168,10 +162,7 @@ pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejectio
 fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
     match limiter.try_admit(*ask) {
         Ok(permit) => Admission::Admitted(permit.into_owned(), *ask),
-        Err(refusal) => Admission::Refused(Refused::by(
-            limiter.clone(),
-            reject(limiter, ask, refusal.to_rejection()),
-        )),
+        Err(refusal) => Admission::Refused(Refused::by(limiter.clone(), refusal)),
     }
 }
 
@@ -180,8 +171,8 @@ fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
 fn in_queue<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Policy<L>> {
     match policy.try_admit(ask) {
         Ok(permit) => return Admission::Admitted(permit.into_owned(), ask),
-        Err(refusal) if matches!(refusal.wait(), Wait::Never) => {
-            return Admission::Refused(Refused::by(policy.clone(), refusal.to_rejection()));
+        Err(refusal) if refusal.wait() == Wait::Never => {
+            return Admission::Refused(Refused::by(policy.clone(), refusal));
         }
         Err(_) => {}
     }
@@ -189,9 +180,9 @@ fn in_queue<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Pol
     let wait = async move {
         match policy.admit_owned(ask).await {
             Ok(permit) => Ok(permit),
-            Err(rejection) => {
-                let rejection = reject(&policy, &ask, rejection);
-                Err(Refused::by(policy, rejection))
+            Err(refusal) => {
+                let refusal = refused_now(&policy, &ask, refusal);
+                Err(Refused::by(policy, refusal))
             }
         }
     };
@@ -302,19 +293,19 @@ impl<K, F: Fn(&RequestParts<'_>) -> Option<K> + Send + Sync + 'static> ExtractKe
 /// The leg name of refusals of requests without a key.
 pub(super) const KEY: &str = "key";
 
-/// The request's key, or the rejection of a request without a key.
-fn key_of<X: ExtractKey>(keys: &X, parts: &RequestParts<'_>) -> Result<X::Key, Rejection> {
+/// The request's key, or the refusal of a request without a key.
+fn key_of<X: ExtractKey>(keys: &X, parts: &RequestParts<'_>) -> Result<X::Key, Refusal> {
     keys.key(parts)
-        .ok_or_else(|| Refusal::new(keys.reason(), KEY, 1, Wait::Never).to_rejection())
+        .ok_or_else(|| Refusal::new(keys.reason(), KEY, Wait::Never))
 }
 
-/// The limiter of the request's key, or the rejection of a request without a key.
-fn of_key<X, L>(keyed: &Keyed<X::Key, L>, keys: &X, parts: &RequestParts<'_>) -> Result<Arc<L>, Rejection>
+/// The limiter of the request's key, or the refusal of a request without a key.
+fn of_key<X, L>(keyed: &Keyed<X::Key, L>, keys: &X, parts: &RequestParts<'_>) -> Result<Arc<L>, Refusal>
 where
     X: ExtractKey<Key: Hash + Eq + Clone>,
     L: Limiter,
 {
-    keyed.get(&key_of(keys, parts)?).map_err(Rejection::from)
+    keyed.get(&key_of(keys, parts)?).map_err(Refusal::from)
 }
 
 /// Admits each request by the limiter of its key, and refuses at once. Made by [`LimitLayer::keyed`](super::LimitLayer::keyed).
@@ -364,7 +355,7 @@ where
     fn admit(&self, parts: &RequestParts<'_>) -> Admission<Arc<L>> {
         match of_key(&self.keyed, &self.keys, parts) {
             Ok(limiter) => try_now(&limiter, &self.cost.cost(parts)),
-            Err(rejection) => Admission::Refused(Refused::early(rejection)),
+            Err(refusal) => Admission::Refused(Refused::early(refusal)),
         }
     }
     fn is_keyed(&self) -> bool {
@@ -423,7 +414,7 @@ where
     fn admit(&self, parts: &RequestParts<'_>) -> Admission<Policy<L>> {
         match of_key(&self.keyed, &self.keys, parts) {
             Ok(policy) => in_queue(&policy, self.cost.cost(parts)),
-            Err(rejection) => Admission::Refused(Refused::early(rejection)),
+            Err(refusal) => Admission::Refused(Refused::early(refusal)),
         }
     }
     fn is_keyed(&self) -> bool {
@@ -451,7 +442,7 @@ where
 /// }));
 /// assert!(service.clone().oneshot(Request::new(())).await.is_ok());
 /// let refused = service.oneshot(Request::new(())).await.unwrap_err();
-/// assert!(refused.rejection().is_some_and(|rejection| rejection.retry_after.is_some()));
+/// assert!(refused.refusal().is_some_and(|refusal| refusal.retry_after().is_some()));
 /// # Ok(())
 /// # }
 /// ```
@@ -480,13 +471,13 @@ where
     fn admit(&self, parts: &RequestParts<'_>) -> Admission<RateOfKey<X::Key>> {
         let key = match key_of(&self.keys, parts) {
             Ok(key) => key,
-            Err(rejection) => return Admission::Refused(Refused::early(rejection)),
+            Err(refusal) => return Admission::Refused(Refused::early(refusal)),
         };
         let rates = Arc::clone(&self.rates);
         match try_now(&RateOfKey { rates, key }, &self.cost.cost(parts)) {
             // There is no room for the key, so it has no rate of which a status could be told.
-            Admission::Refused(refused) if refused.rejection.reason == Reason::Saturated => {
-                Admission::Refused(Refused::early(refused.rejection))
+            Admission::Refused(refused) if refused.refusal.reason() == Reason::Saturated => {
+                Admission::Refused(Refused::early(refused.refusal))
             }
             admission => admission,
         }
@@ -499,8 +490,8 @@ where
 /// The rate of one key of a [`KeyedRate`], as the limiter of a [`KeyedRateGate`]. It gives nothing back: neither a cancelled
 /// request nor a settlement returns a token.
 ///
-/// It is the handle of a permit, and no leg for a policy of your own: [`ready_at`](Limiter::ready_at) is always now, so a policy that waits
-/// for it would ask again at once. The status of a key that is unknown, also for want of room, is that of a full bucket.
+/// The handle of a permit. **Busy loop**: do not make it a leg of a policy. Its [`look`](Limiter::look) refuses nothing, so a policy
+/// that waits for it would ask again at once. A key that is unknown, also for want of room, is described as a full bucket.
 ///
 /// ```
 /// # use http::Request;
@@ -531,25 +522,22 @@ impl<K> fmt::Debug for RateOfKey<K> {
 impl<K: Hash + Eq + Clone + Send + Sync> Limiter for RateOfKey<K> {
     type Ticket = ();
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
         self.rates.try_acquire(&self.key, demand.units())
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
 
-    /// The refusal has told the time: there is no clock to ask.
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    /// The refusal has told the time.
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
 
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        if let Some(status) = self.rates.status(&self.key) {
-            visit(status);
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        if let Some(rate) = self.rates.status(&self.key) {
+            visit(rate);
         }
     }
-
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// A gate whose asks can be set.

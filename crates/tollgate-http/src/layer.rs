@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate::keyed::KeyedRate;
-use tollgate::{Keyed, Limiter, Outcome, Policy, Rejection};
+use tollgate::{Keyed, Limiter, Outcome, Policy, Refusal};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -247,7 +247,7 @@ impl<G, C, R> LimitLayer<G, C, R> {
     /// leg that refused, use [`respond`](Self::respond): a [`Respond`] sees the limiter as well.
     pub fn refuse_with<F, B>(self, response: F) -> LimitLayer<G, C, AsResponse<F>>
     where
-        F: Fn(&Rejection) -> Response<B> + Clone,
+        F: Fn(&Refusal) -> Response<B> + Clone,
     {
         self.respond(AsResponse(response))
     }

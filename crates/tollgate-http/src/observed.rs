@@ -30,9 +30,9 @@ impl<G> fmt::Debug for ObservedGate<G> {
 }
 
 fn observed<L: Limiter>(refused: Refused<L>, observer: &Observer) -> Refused<Observed<L>> {
-    let Refused { rejection, limiter } = refused;
+    let Refused { refusal, limiter } = refused;
     Refused {
-        rejection,
+        refusal,
         limiter: limiter.map(|limiter| observer.wrap(limiter)),
     }
 }
@@ -46,7 +46,7 @@ impl<G: Gate<Limiter: Clone + Send>> Gate for ObservedGate<G> {
             Admission::Admitted(permit, ask) => Admission::Admitted(observer.admitted(permit), ask),
             Admission::Exempt => Admission::Exempt,
             Admission::Refused(refused) => {
-                observer.refused(&refused.rejection);
+                observer.refused(&refused.refusal);
                 Admission::Refused(observed(refused, observer))
             }
             Admission::Waiting(waiting, ask) => {
@@ -55,7 +55,7 @@ impl<G: Gate<Limiter: Clone + Send>> Gate for ObservedGate<G> {
                     match waiting.await {
                         Ok(permit) => Ok(wait.admitted(permit)),
                         Err(refused) => {
-                            wait.refused(&refused.rejection);
+                            wait.refused(&refused.refusal);
                             Err(observed(refused, &observer))
                         }
                     }

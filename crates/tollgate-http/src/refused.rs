@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use tollgate::status::State;
-use tollgate::{Limiter, Reason, Rejection};
+use tollgate::{Limiter, Reason, Refusal};
 
 /// A refusal of a request, with its limiter, if one was found.
 ///
@@ -12,36 +12,33 @@ use tollgate::{Limiter, Reason, Rejection};
 /// # use tollgate_http::Refused;
 /// let bucket = TokenBucket::new(Quota::per_second(1)).on(&ManualClock::new());
 /// bucket.try_acquire(1)?;
-/// let rejection = bucket.try_acquire(1).unwrap_err().to_rejection();
-/// let refused = Refused::by(&bucket, rejection);
+/// let refusal = bucket.try_acquire(1).unwrap_err();
+/// let refused = Refused::by(&bucket, refusal);
 /// assert!(refused.is_rate() && refused.status() == StatusCode::TOO_MANY_REQUESTS);
-/// let busy = Refused::<Semaphore>::early(Semaphore::new(0).try_admit(1).unwrap_err().to_rejection());
+/// let busy = Refused::<Semaphore>::early(Semaphore::new(0).try_admit(1).unwrap_err());
 /// assert_eq!(busy.status(), StatusCode::SERVICE_UNAVAILABLE);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Refused<L> {
     /// Why.
-    pub rejection: Rejection,
+    pub refusal: Refusal,
     /// The limiter that refused.
     pub limiter: Option<L>,
 }
 
 impl<L> Refused<L> {
     /// A refusal by `limiter`.
-    pub fn by(limiter: L, rejection: Rejection) -> Self {
+    pub fn by(limiter: L, refusal: Refusal) -> Self {
         Self {
-            rejection,
+            refusal,
             limiter: Some(limiter),
         }
     }
 
     /// A refusal before any limiter was found.
-    pub fn early(rejection: Rejection) -> Self {
-        Self {
-            rejection,
-            limiter: None,
-        }
+    pub fn early(refusal: Refusal) -> Self {
+        Self { refusal, limiter: None }
     }
 }
 
@@ -49,11 +46,11 @@ impl<L: Limiter> Refused<L> {
     /// True if a rate was exceeded, also after a wait. A wait whose cause is not known failed by a rate if one has just refused
     /// which cannot be looked at.
     pub fn is_rate(&self) -> bool {
-        let Rejection { reason, cause, .. } = &self.rejection;
-        let mut is_rate = cause.unwrap_or(*reason) == Reason::RateExceeded;
+        let (reason, cause) = (self.refusal.reason(), self.refusal.cause());
+        let mut is_rate = cause.unwrap_or(reason) == Reason::RateExceeded;
         if let (Reason::TimedOut | Reason::QueueFull, None, Some(limiter)) = (reason, cause, &self.limiter) {
-            limiter.visit_status(&mut |status| {
-                is_rate |= matches!(status.state, State::Opaque { next } if !next.is_zero());
+            limiter.describe(&mut |leg| {
+                is_rate |= matches!(leg.state, State::Opaque { next } if !next.is_zero());
             });
         }
         is_rate
@@ -63,7 +60,7 @@ impl<L: Limiter> Refused<L> {
     pub fn status(&self) -> StatusCode {
         match self.is_rate() {
             true => StatusCode::TOO_MANY_REQUESTS,
-            false => status_of(self.rejection.reason),
+            false => status_of(self.refusal.reason()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::refused::Refused;
 use http::Response;
 use std::fmt;
-use tollgate::{Limiter, Rejection};
+use tollgate::{Limiter, Refusal};
 
 /// Turns refusals into results of the service. `B` is the body of its responses, `E` its error.
 ///
@@ -17,7 +17,7 @@ use tollgate::{Limiter, Rejection};
 /// impl<E> Respond<String, E> for Named {
 ///     type Error = E;
 ///     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<String>, E> {
-///         let mut response = Response::new(refused.rejection.leg.to_string());
+///         let mut response = Response::new(refused.refusal.leg().to_string());
 ///         *response.status_mut() = refused.status();
 ///         Ok(response)
 ///     }
@@ -25,8 +25,8 @@ use tollgate::{Limiter, Rejection};
 ///         error
 ///     }
 /// }
-/// let rejection = Semaphore::new(0).try_admit(1).unwrap_err().to_rejection();
-/// let response = Respond::<_, ()>::refused(&Named, Refused::<Semaphore>::early(rejection)).unwrap();
+/// let refusal = Semaphore::new(0).try_admit(1).unwrap_err();
+/// let response = Respond::<_, ()>::refused(&Named, Refused::<Semaphore>::early(refusal)).unwrap();
 /// assert_eq!((response.status(), &**response.body()), (StatusCode::SERVICE_UNAVAILABLE, "semaphore"));
 /// ```
 pub trait Respond<B, E>: Clone {
@@ -53,10 +53,10 @@ pub trait Respond<B, E>: Clone {
 /// ```
 /// # use tollgate::{LimiterExt, Semaphore};
 /// # use tollgate_http::{AsError, LimitError, Refused, Respond};
-/// let rejection = Semaphore::new(0).try_admit(1).unwrap_err().to_rejection();
-/// let refused = Refused::<Semaphore>::early(rejection.clone());
+/// let refusal = Semaphore::new(0).try_admit(1).unwrap_err();
+/// let refused = Refused::<Semaphore>::early(refusal);
 /// let answer = Respond::<(), std::io::Error>::refused(&AsError, refused);
-/// assert!(matches!(answer, Err(LimitError::Refused(found)) if found == rejection));
+/// assert!(matches!(answer, Err(LimitError::Refused(found)) if found == refusal));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsError;
@@ -64,7 +64,7 @@ pub struct AsError;
 impl<B, E> Respond<B, E> for AsError {
     type Error = LimitError<E>;
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, Self::Error> {
-        Err(LimitError::Refused(refused.rejection))
+        Err(LimitError::Refused(refused.refusal))
     }
     fn failed(&self, error: E) -> Self::Error {
         LimitError::Inner(error)
@@ -79,11 +79,11 @@ impl<B, E> Respond<B, E> for AsError {
 /// # use http_body_util::Empty;
 /// # use std::convert::Infallible;
 /// # use std::sync::Arc;
-/// # use tollgate::{Rejection, Semaphore};
+/// # use tollgate::{Refusal, Semaphore};
 /// # use tollgate_http::LimitLayer;
 /// # use tower::{Layer, ServiceExt, service_fn};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let busy = |_: &Rejection| {
+/// let busy = |_: &Refusal| {
 ///     let mut response = Response::new(Empty::<&[u8]>::new());
 ///     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
 ///     response
@@ -99,10 +99,10 @@ impl<B, E> Respond<B, E> for AsError {
 #[derive(Clone, Copy, Debug)]
 pub struct AsResponse<F>(pub(super) F);
 
-impl<B, E, F: Fn(&Rejection) -> Response<B> + Clone> Respond<B, E> for AsResponse<F> {
+impl<B, E, F: Fn(&Refusal) -> Response<B> + Clone> Respond<B, E> for AsResponse<F> {
     type Error = E;
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, E> {
-        Ok((self.0)(&refused.rejection))
+        Ok((self.0)(&refused.refusal))
     }
     fn failed(&self, error: E) -> E {
         error
@@ -114,24 +114,24 @@ impl<B, E, F: Fn(&Rejection) -> Response<B> + Clone> Respond<B, E> for AsRespons
 /// ```
 /// # use tollgate::{LimiterExt, Semaphore};
 /// # use tollgate_http::LimitError;
-/// let rejection = Semaphore::new(0).try_admit(1).unwrap_err().to_rejection();
-/// let refused = LimitError::<std::io::Error>::Refused(rejection);
-/// assert_eq!(refused.rejection().map(|rejection| &*rejection.leg), Some("semaphore"));
-/// assert!(LimitError::Inner("broken").rejection().is_none());
+/// let refusal = Semaphore::new(0).try_admit(1).unwrap_err();
+/// let refused = LimitError::<std::io::Error>::Refused(refusal);
+/// assert_eq!(refused.refusal().map(|refusal| refusal.leg()), Some("semaphore"));
+/// assert!(LimitError::Inner("broken").refusal().is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitError<E> {
     /// The request was not admitted, and has not reached the service.
-    Refused(Rejection),
+    Refused(Refusal),
     /// The service failed.
     Inner(E),
 }
 
 impl<E> LimitError<E> {
     /// The refusal, if it is one.
-    pub fn rejection(&self) -> Option<&Rejection> {
+    pub fn refusal(&self) -> Option<&Refusal> {
         match self {
-            Self::Refused(rejection) => Some(rejection),
+            Self::Refused(refusal) => Some(refusal),
             Self::Inner(_) => None,
         }
     }
@@ -140,7 +140,7 @@ impl<E> LimitError<E> {
 impl<E: fmt::Display> fmt::Display for LimitError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(rejection) => rejection.fmt(f),
+            Self::Refused(refusal) => refusal.fmt(f),
             Self::Inner(error) => error.fmt(f),
         }
     }
@@ -149,7 +149,7 @@ impl<E: fmt::Display> fmt::Display for LimitError<E> {
 impl<E: std::error::Error + 'static> std::error::Error for LimitError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Refused(rejection) => Some(rejection),
+            Self::Refused(refusal) => Some(refusal),
             Self::Inner(error) => error.source(),
         }
     }

@@ -81,7 +81,7 @@ fn the_body_of_a_response_holds_its_permit_and_a_refusal_is_an_error_of_the_midd
             panic!("{refused:?}")
         };
         let refused = refused.downcast_ref::<LimitError<Infallible>>().unwrap();
-        assert_eq!(refused.rejection().unwrap().reason, Reason::QueueFull);
+        assert_eq!(refused.refusal().unwrap().reason(), Reason::QueueFull);
         drop(response);
         assert_eq!(slots.in_use(), 0);
         assert!(client.get(URL).send().await.is_ok());

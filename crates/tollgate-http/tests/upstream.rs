@@ -315,8 +315,8 @@ fn a_deadline_of_grpc_bounds_the_wait_and_is_shortened_by_it() {
     upstream.pause(Duration::from_secs(3));
     clock.run(async {
         let refused = client.clone().oneshot(with("2S")).await.unwrap_err();
-        let LimitError::Refused(rejection) = refused;
-        assert_eq!(rejection.reason, Reason::TimedOut);
+        let LimitError::Refused(refusal) = refused;
+        assert_eq!(refusal.reason(), Reason::TimedOut);
         assert_eq!(
             clock.elapsed(),
             Duration::ZERO,

@@ -2,9 +2,8 @@
 
 use metrics::{Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
-use tollgate::Limiter;
-use tollgate::status::BreakerState;
-use tollgate::status::{State, Status};
+use tollgate::status::{BreakerState, State};
+use tollgate::{Description, Limiter};
 
 /// At most this number of legs of one limiter has gauges.
 const MOST_LEGS: usize = 64;
@@ -19,7 +18,7 @@ const MOST_LEGS: usize = 64;
 /// let _held = gate.try_acquire();
 /// // Before each scrape: `tollgate.permits.in_use` is 1.
 /// Gauges::new("api").record(&gate);
-/// gate.visit_status(&mut |status| assert!(matches!(status.state, State::Permits { in_use: 1, .. })));
+/// gate.describe(&mut |leg| assert!(matches!(leg.state, State::Permits { in_use: 1, .. })));
 /// ```
 pub struct Gauges {
     limiter: &'static str,
@@ -57,9 +56,9 @@ impl Gauges {
     /// Only the first 64 legs have gauges, since a recorder never forgets one.
     pub fn record(&mut self, limiter: &(impl Limiter + ?Sized)) {
         let of = std::ptr::from_ref(limiter).cast::<()>() as usize;
-        // A visit_status or a gauge that panics leaves the legs that were not shown as they were: the next record looks at them.
+        // A limiter or a gauge that panics leaves the legs that were not shown as they were: the next record looks at them.
         self.round += 1;
-        limiter.visit_status(&mut |status| self.set(&status, of));
+        limiter.describe(&mut |shown| self.set(&shown, of));
         let round = self.round;
         for leg in self
             .legs
@@ -71,15 +70,15 @@ impl Gauges {
         }
     }
 
-    fn set(&mut self, status: &Status<'_>, of: usize) {
-        let same = |leg: &Leg| *leg.name == *status.leg && leg.kind == status.kind;
+    fn set(&mut self, shown: &Description<'_>, of: usize) {
+        let same = |leg: &Leg| *leg.name == *shown.leg && leg.kind == shown.kind;
         let at = match self.legs.iter().position(same) {
             Some(at) => at,
             None if self.legs.len() == MOST_LEGS => return,
             None => {
                 self.legs.push(Leg {
-                    name: status.leg.into(),
-                    kind: status.kind,
+                    name: shown.leg.into(),
+                    kind: shown.kind,
                     gauges: Vec::new(),
                     of,
                     round: 0,
@@ -92,12 +91,12 @@ impl Gauges {
         (leg.of, leg.round, leg.present) = (of, self.round, true);
         let limiter = self.limiter;
         let mut set = |metric, value| leg.set(limiter, metric, value);
-        match status.state {
+        match shown.state {
             State::Permits { limit, in_use, waiting } => {
                 set(super::PERMITS_LIMIT, limit as f64);
                 set(super::PERMITS_IN_USE, in_use as f64);
                 set(super::WAITERS, waiting as f64);
-                if status.kind == "adaptive" {
+                if shown.kind == "adaptive" {
                     set(super::ADAPTIVE_LIMIT, limit as f64);
                 }
             }
@@ -109,7 +108,7 @@ impl Gauges {
             } => {
                 set(super::RATE_LIMIT, limit as f64);
                 set(super::RATE_AVAILABLE, available as f64);
-                if status.kind == "adaptive" {
+                if shown.kind == "adaptive" {
                     set(super::ADAPTIVE_LIMIT, limit as f64 / window.as_secs_f64());
                 }
             }
@@ -132,8 +131,8 @@ impl Gauges {
                     (super::LEASE_LAPSES, lapses),
                 ];
                 for (metric, total) in totals {
-                    let leg = status.leg.to_owned();
-                    counter!(metric, "limiter" => limiter, "leg" => leg, "kind" => status.kind).absolute(total);
+                    let leg = shown.leg.to_owned();
+                    counter!(metric, "limiter" => limiter, "leg" => leg, "kind" => shown.kind).absolute(total);
                 }
             }
             State::Queue { waiting } => set(super::QUEUE_DEPTH, waiting as f64),

@@ -41,7 +41,8 @@
 //! | `tollgate.lease.requests`, `tollgate.lease.recalls`, `tollgate.lease.lapses` | counter | the same |
 //!
 //! Counters and histograms come from `Observed`, gauges and the counters of leases from `Gauges::record`, which the program calls when it needs them.
-//! `Observer` is for gates and queues of your own, in front of many limiters.
+//! `Observer` is for gates and queues of your own, in front of many limiters. A wait that is dropped counts as `cancelled`. An admission
+//! that is cancelled counts as `granted`, and then as `cancelled`.
 //!
 //! No label is ever a key. The names of limiters are constants of the program by their type. The names of the first 31 legs are
 //! labels, or only those that `Observed::legs` lists; all other legs share the label `other`. Events have the full name of the
@@ -56,8 +57,8 @@
 //! | `cancelled` | trace | `limiter` |
 //! | `circuit changed` | info; warn when it opens | `breaker`, `from`, `to`, `calls`, `failed`, `slow` |
 //!
-//! Without either: [`Limiter::visit_status`](tollgate::Limiter::visit_status) shows the state of each leg, and `Semaphore::stats` the counts of
-//! a semaphore.
+//! Without either: [`Limiter::describe`](tollgate::Limiter::describe) shows the state of each leg, and `Semaphore::stats` the counts of a
+//! semaphore.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -112,6 +113,13 @@ mod names {
 }
 #[cfg(feature = "metrics")]
 use names::*;
+
+/// The clock of the first leg that decides by one.
+fn clock_of(limiter: &impl tollgate::Limiter) -> Option<tollgate::Clock> {
+    let mut clock = None;
+    limiter.describe(&mut |leg| clock = clock.take().or_else(|| leg.clock.cloned()));
+    clock
+}
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -5,7 +5,7 @@ use super::labels::Labels;
 use std::time::Duration;
 #[cfg(feature = "metrics")]
 use tollgate::Reason;
-use tollgate::{Outcome, Rejection};
+use tollgate::{Outcome, Refusal};
 
 /// The metrics and events of one name. Handles are looked up once, when it is made.
 pub(super) struct Meter {
@@ -66,31 +66,31 @@ impl Meter {
     }
 
     /// Reports a refusal after a wait of `waited`.
-    pub(super) fn refused(&self, rejection: &Rejection, waited: Duration) {
+    pub(super) fn refused(&self, refusal: &Refusal, waited: Duration) {
         #[cfg(feature = "metrics")]
         {
-            let total = match rejection.reason {
+            let total = match refusal.reason() {
                 Reason::TimedOut => &self.handles.timed_out,
                 Reason::Closed => &self.handles.closed,
                 _ => &self.handles.rejected,
             };
             total.increment(1);
-            let leg = self.handles.legs.of(&rejection.leg).to_owned();
+            let leg = self.handles.legs.of(refusal.leg()).to_owned();
             metrics::counter!(super::REFUSALS_TOTAL, "limiter" => self.name, "leg" => leg).increment(1);
         }
         #[cfg(feature = "tracing")]
         tracing::debug!(
             limiter = self.name,
-            leg = &*rejection.leg,
-            reason = ?rejection.reason,
-            retry_after = rejection.retry_after.map(|time| time.as_secs_f64()),
+            leg = refusal.leg(),
+            reason = ?refusal.reason(),
+            retry_after = refusal.retry_after().map(|time| time.as_secs_f64()),
             waited = waited.as_secs_f64(),
             "refused"
         );
-        let _ = (rejection, waited);
+        let _ = (refusal, waited);
     }
 
-    /// Reports a cancelled wait or reservation.
+    /// Reports a cancelled wait or admission.
     pub(super) fn cancelled(&self) {
         #[cfg(feature = "metrics")]
         self.handles.cancelled.increment(1);

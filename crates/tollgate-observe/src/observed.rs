@@ -1,14 +1,13 @@
 //! A limiter that records its admissions, refusals and ends of work.
 
+use super::clock_of;
 use super::observer::Observer;
 use std::fmt;
+use std::sync::Weak;
 use std::time::Duration;
-use tollgate::bridge::both;
-use tollgate::status::Status;
-use tollgate::sync::WaitQueue;
-use tollgate::{
-    Ask, Clock, ClockReading, Demand, Limiter, Outcome, Permit, Policy, ReadyAt, Refusal, Rejection, Settlement,
-};
+use tollgate::bridge::{Rest, both};
+use tollgate::sync::{Place, Watch};
+use tollgate::{Ask, Clock, Demand, Description, Limiter, Outcome, Permit, Policy, Refusal, Role, Settlement};
 
 /// Records each admission, refusal and end of work of a limiter or a policy, with the times of waiting and holding. See the
 /// [crate](crate) for the names.
@@ -42,8 +41,8 @@ impl<L: Limiter> Observed<L> {
     /// Install the recorder of `metrics` first: handles are looked up here.
     pub fn new(name: &'static str, limiter: L) -> Self {
         let observer = Observer::new(name);
-        let observer = match limiter.clock() {
-            Some(clock) => observer.on(clock),
+        let observer = match clock_of(&limiter) {
+            Some(clock) => observer.on(&clock),
             None => observer,
         };
         Self { limiter, observer }
@@ -52,7 +51,7 @@ impl<L: Limiter> Observed<L> {
     /// Measures by `clock` if the limiter has no clock of its own.
     #[must_use]
     pub fn on(mut self, clock: &Clock) -> Self {
-        if self.limiter.clock().is_none() {
+        if clock_of(&self.limiter).is_none() {
             self.observer = self.observer.on(clock);
         }
         self
@@ -100,13 +99,13 @@ impl<L: Limiter + 'static> Observed<Policy<L>> {
     /// assert!(observer.wrap(Semaphore::new(1)).try_admit(1).is_ok());
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<Observed<Policy<L>>>, Rejection> {
+    pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<Observed<Policy<L>>>, Refusal> {
         let wait = self.observer.wait();
         match self.limiter.admit_owned(ask).await {
             Ok(permit) => Ok(wait.admitted(permit)),
-            Err(rejection) => {
-                wait.refused(&rejection);
-                Err(rejection)
+            Err(refusal) => {
+                wait.refused(&refusal);
+                Err(refusal)
             }
         }
     }
@@ -131,71 +130,59 @@ impl<L: Limiter> Limiter for Observed<L> {
     /// The start of the work, in nanoseconds since the clock's origin, and the ticket of the limiter inside.
     type Ticket = (u64, L::Ticket);
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        match self.limiter.try_reserve(demand) {
-            Ok(ticket) => Ok((0, ticket)),
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+        let ticket = match self.limiter.try_reserve(demand) {
+            Ok(ticket) => ticket,
             Err(refusal) => {
-                self.observer.refused(&refusal.to_rejection());
-                Err(refusal)
+                self.observer.refused(&refusal);
+                return Err(refusal);
             }
+        };
+        // A recorder that panics leaves nothing taken.
+        let back = Rest::new(|| self.limiter.cancel(ticket));
+        self.observer.meter.granted(Duration::ZERO);
+        back.forget();
+        // The reading of a head may be of an instant for which its timer was late.
+        let started = match demand.role() {
+            Role::Newcomer => demand.now(&self.observer.clock),
+            _ => self.observer.clock.now(),
+        };
+        Ok((self.observer.nanos(started), ticket))
+    }
+
+    fn cancel(&self, (_, ticket): Self::Ticket) {
+        both(|| self.limiter.cancel(ticket), || self.observer.meter.cancelled());
+    }
+
+    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome) {
+        if outcome == Outcome::Forgotten {
+            return self.limiter.finish(ticket, outcome);
         }
-    }
-
-    fn cancel(&self, (_, ticket): Self::Ticket, now: &ClockReading) {
-        both(|| self.limiter.cancel(ticket, now), || self.observer.meter.cancelled());
-    }
-
-    fn commit(&self, (started, ticket): &mut Self::Ticket, now: &ClockReading) {
-        *started = self.observer.nanos(now.now(&self.observer.clock));
-        both(
-            || self.limiter.commit(ticket, now),
-            || self.observer.meter.granted(Duration::ZERO),
-        );
-    }
-
-    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        let ended = self.observer.nanos(now.now(&self.observer.clock));
+        let ended = self.observer.nanos(self.observer.clock.now());
         let held = Duration::from_nanos(ended.saturating_sub(started));
         both(
-            || self.limiter.finish(ticket, outcome, now),
+            || self.limiter.finish(ticket, outcome),
             || self.observer.meter.finished(outcome, held),
         );
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.observer.clock)
+    fn settle(&self, (_, ticket): &mut Self::Ticket, settlement: &Settlement) -> u32 {
+        self.limiter.settle(ticket, settlement)
     }
 
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        visit(&self.observer.clock);
-        self.limiter.clocks(visit);
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.limiter.look(demand)
     }
 
-    fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
+    fn leave(&self, place: &Place) {
+        self.limiter.leave(place);
     }
 
-    fn forget(&self, (_, ticket): Self::Ticket) {
-        self.limiter.forget(ticket);
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.limiter.watch(watcher);
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-
-    fn visit_sources<'a>(&'a self, (_, ticket): &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-        self.limiter.visit_sources(ticket, visit);
-    }
-
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        self.limiter.is_pristine(now)
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.limiter.describe(visit);
     }
 }

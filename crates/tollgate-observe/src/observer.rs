@@ -5,8 +5,7 @@ use super::observed::Observed;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::bridge::permit_of;
-use tollgate::{Clock, Instant, Limiter, Permit, Rejection};
+use tollgate::{Clock, Instant, Limiter, Permit, Refusal};
 
 /// Records attempts under one name: for a gate or a queue of your own, in front of one limiter or of many.
 ///
@@ -15,15 +14,14 @@ use tollgate::{Clock, Instant, Limiter, Permit, Rejection};
 /// ```
 /// # use std::sync::Arc;
 /// # use tollgate_observe::{Observed, Observer};
-/// # use tollgate::{LimiterExt, Permit, Rejection, Semaphore};
+/// # use tollgate::{LimiterExt, Permit, Refusal, Semaphore};
 /// /// Admits each request by the semaphore of its tenant; one name for all tenants.
-/// fn enter(tenant: &Arc<Semaphore>, observer: &Observer) -> Result<Permit<Observed<Arc<Semaphore>>>, Rejection> {
+/// fn enter(tenant: &Arc<Semaphore>, observer: &Observer) -> Result<Permit<Observed<Arc<Semaphore>>>, Refusal> {
 ///     match tenant.try_admit_owned(1) {
 ///         Ok(permit) => Ok(observer.admitted(permit)),
 ///         Err(refusal) => {
-///             let rejection = refusal.to_rejection();
-///             observer.refused(&rejection);
-///             Err(rejection)
+///             observer.refused(&refusal);
+///             Err(refusal)
 ///         }
 ///     }
 /// }
@@ -68,8 +66,8 @@ impl Observer {
     }
 
     /// Records a refusal without a wait.
-    pub fn refused(&self, rejection: &Rejection) {
-        self.meter.refused(rejection, Duration::ZERO);
+    pub fn refused(&self, refusal: &Refusal) {
+        self.meter.refused(refusal, Duration::ZERO);
     }
 
     /// Records an admission without a wait, and returns the permit as one that records its end.
@@ -89,7 +87,7 @@ impl Observer {
         self.meter.granted(waited);
         let limiter = self.wrap(permit.limiter().clone());
         let now = self.nanos(self.clock.now());
-        permit_of(limiter, permit, |ticket| (now, ticket))
+        permit.wrapped_by(limiter, |ticket| (now, ticket))
     }
 
     /// Nanoseconds since the clock's origin.
@@ -115,9 +113,9 @@ impl fmt::Debug for Observer {
 ///     let wait = observer.wait();
 ///     match policy.admit_owned(1).await {
 ///         Ok(permit) => Ok(wait.admitted(permit)),
-///         Err(rejection) => {
-///             wait.refused(&rejection);
-///             Err(rejection)
+///         Err(refusal) => {
+///             wait.refused(&refusal);
+///             Err(refusal)
 ///         }
 ///     }
 /// };
@@ -147,9 +145,9 @@ impl ObservedWait {
     }
 
     /// Ends the wait with a refusal.
-    pub fn refused(mut self, rejection: &Rejection) {
+    pub fn refused(mut self, refusal: &Refusal) {
         if let Some((observer, waited)) = self.ended() {
-            observer.meter.refused(rejection, waited);
+            observer.meter.refused(refusal, waited);
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 use tollgate::{
-    Ask, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
-    TokenBucket, Wait, time::ClockReading,
+    Ask, Demand, Description, LegName, Legs, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Refusal,
+    Semaphore, TokenBucket, Wait,
 };
 use tollgate_observe::{Gauges, Observed, breaker_events, describe};
 use tollgate_resilience::Adaptive;
@@ -71,7 +71,7 @@ fn admissions_refusals_waits_and_ends_are_counted_in_seconds() {
             );
             assert!(gate.admit(1).await.is_err());
             drop(waits);
-            gate.reserve(0).map(drop).unwrap();
+            gate.try_admit(0).unwrap().cancel();
         });
     });
     let count = |outcome| match seen.get(&format!("tollgate.acquire.total{{limiter=api,outcome={outcome}}}")) {
@@ -85,12 +85,15 @@ fn admissions_refusals_waits_and_ends_are_counted_in_seconds() {
             count("cancelled"),
             count("closed")
         ),
-        (2, 1, 2, 0)
+        (3, 1, 2, 0)
     );
     assert_eq!(count("rejected"), 2);
     let refusals = &seen["tollgate.refusals.total{limiter=api,leg=rate}"];
     assert_eq!(*refusals, DebugValue::Counter(3));
-    assert_eq!(seconds(&seen["tollgate.acquire.wait_time{limiter=api}"]), [0.0, 0.5]);
+    assert_eq!(
+        seconds(&seen["tollgate.acquire.wait_time{limiter=api}"]),
+        [0.0, 0.5, 0.0]
+    );
     assert_eq!(seconds(&seen["tollgate.permit.held_time{limiter=api}"]), [0.75, 0.25]);
 }
 
@@ -206,21 +209,32 @@ fn leases_of_shared_limits_are_exported() {
     assert_eq!(one.losses + other.losses, 2, "the store has forgotten both");
 }
 
-/// Given a policy that loses a leg while it runs, then the gauges of the leg are zero at the next look, and live again when it
-/// comes back.
+/// Given a limiter that loses a leg while it runs, then the gauges of the leg are zero at the next look, and live again when it comes
+/// back.
 #[test]
 fn gauges_of_a_leg_that_was_removed_are_zero() {
-    use tollgate::policy::file::Format;
-    use tollgate::policy::spec::PolicySpec;
-    let spec = |old: &str| {
-        let text = format!("{old}[[leg]]\nname = 'core'\nkind = 'semaphore'\nlimit = 4\n");
-        PolicySpec::parse(&text, Format::Toml).unwrap()
-    };
-    let (both, one) = ("[[leg]]\nname = 'old'\nkind = 'semaphore'\nlimit = 9\n", "");
+    /// Legs that change.
+    struct Changes(Mutex<Legs>);
+    impl Limiter for Changes {
+        type Ticket = ();
+        fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn cancel(&self, (): ()) {}
+        fn finish(&self, (): (), _: Outcome) {}
+        fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+            self.0.lock().unwrap().describe(visit);
+        }
+    }
+    let core = || Semaphore::new(4).named("core");
+    let (both, one) = (|| Semaphore::new(9).named("old").boxed().and(core()), || core().boxed());
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, || {
-        let policy = spec(both).build(&ManualClock::new()).unwrap();
+        let limiter = Changes(Mutex::new(both()));
         let mut gauges = Gauges::new("api");
         // A look at this recorder sets its gauges back to zero by itself: so not between the first two.
         let limits = || {
@@ -232,12 +246,12 @@ fn gauges_of_a_leg_that_was_removed_are_zero() {
                 }
             })
         };
-        gauges.record(&policy);
-        policy.apply(spec(one)).unwrap();
-        gauges.record(&policy);
+        gauges.record(&limiter);
+        *limiter.0.lock().unwrap() = one();
+        gauges.record(&limiter);
         assert_eq!(limits(), [0.0, 4.0]);
-        policy.apply(spec(both)).unwrap();
-        gauges.record(&policy);
+        *limiter.0.lock().unwrap() = both();
+        gauges.record(&limiter);
         assert_eq!(limits(), [9.0, 4.0]);
     });
 }
@@ -280,22 +294,19 @@ fn the_names_that_are_labels_are_bounded() {
     struct Renamed(std::sync::atomic::AtomicU64);
     impl Limiter for Renamed {
         type Ticket = ();
-        fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+        fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
             let next = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            Err(Refusal::new(
-                Reason::Saturated,
-                String::leak(format!("leg {next}")),
-                1,
-                Wait::Event,
-            ))
+            let leg = LegName::from(format!("leg {next}"));
+            Err(Refusal::new(Reason::Saturated, leg, Wait::EVENT))
         }
-        fn cancel(&self, (): (), _: &ClockReading) {}
-        fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-        fn forget(&self, (): ()) {}
-        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-            ReadyAt::NOW
+        fn cancel(&self, (): ()) {}
+        fn finish(&self, (): (), _: Outcome) {}
+        fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+            Ok(())
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+        fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+            visit(Description::new("renamed"));
+        }
     }
     let refused = |gate: fn(Observed<Renamed>) -> Observed<Renamed>| {
         let seen = recorded(|| {

@@ -7,9 +7,8 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use tollgate::status::{State, Status};
-use tollgate::sync::WaitQueue;
-use tollgate::{ClockReading, Demand, Limiter, LimiterExt, Outcome, ReadyAt, Refusal, Semaphore};
+use tollgate::status::State;
+use tollgate::{Demand, Description, Limiter, LimiterExt, Outcome, Permit, Refusal, Semaphore};
 use tollgate_observe::{Gauges, Observed};
 
 thread_local! {
@@ -81,37 +80,31 @@ struct Own(Semaphore, AtomicUsize);
 
 impl Limiter for Own {
     type Ticket = <Semaphore as Limiter>::Ticket;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
         call();
         self.0.try_reserve(demand)
     }
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-        self.0.cancel(ticket, now);
+    fn cancel(&self, ticket: Self::Ticket) {
+        self.0.cancel(ticket);
         call();
     }
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        self.0.commit(ticket, now);
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
+        self.0.finish(ticket, outcome);
         call();
     }
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.0.finish(ticket, outcome, now);
-        call();
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.0.look(demand)
     }
-    fn forget(&self, ticket: Self::Ticket) {
-        self.0.forget(ticket);
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.ready_at(demand)
-    }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         for leg in &["one", "two", "three"][..self.1.load(Relaxed)] {
             call();
             let (limit, in_use, waiting) = (7, 5, 3);
-            visit(Status::new(leg, "own", State::Permits { limit, in_use, waiting }));
+            visit(
+                Description::new("own")
+                    .named(leg)
+                    .state(State::Permits { limit, in_use, waiting }),
+            );
         }
-    }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.0.queues(visit);
     }
 }
 
@@ -155,21 +148,22 @@ fn ends_of_work_are_counted_when_the_limiter_panics() {
             for outcome in [Outcome::Success, Outcome::Failure] {
                 step(|| gate.try_admit(1).map(|permit| permit.finish(outcome)).is_ok());
             }
-            step(|| gate.reserve(1).map(drop).is_ok());
+            step(|| gate.try_admit(1).map(Permit::cancel).is_ok());
             PANICS.set((u32::MAX, false));
             assert_eq!(gate.limiter().0.in_use(), 0);
             let both = gate.try_admit(2).expect("the next caller is served");
             drop(both);
         });
-        let (mut granted, mut held) = (0, 0);
+        let (mut granted, mut cancelled, mut held) = (0, 0, 0);
         for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-            let is_granted = key.key().labels().any(|label| label.value() == "granted");
+            let is = |outcome| key.key().labels().any(|label| label.value() == outcome);
             match value {
-                DebugValue::Counter(count) if is_granted => granted = count,
+                DebugValue::Counter(count) if is("granted") => granted = count,
+                DebugValue::Counter(count) if is("cancelled") => cancelled = count,
                 DebugValue::Histogram(all) if key.key().name() == "tollgate.permit.held_time" => held = all.len(),
                 _ => {}
             }
         }
-        assert_eq!(granted as usize, held, "each admission has an end");
+        assert_eq!((granted - cancelled) as usize, held, "each admission has an end");
     });
 }

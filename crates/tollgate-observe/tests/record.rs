@@ -59,11 +59,11 @@ fn a_failed_write_leaves_the_names_of_the_columns_to_the_next() {
 }
 
 #[test]
-fn a_dropped_wait_is_recorded_as_cancelled_and_a_dropped_reservation_is_no_request() {
+fn a_dropped_wait_is_recorded_as_cancelled_and_a_cancelled_permit_is_no_request() {
     let clock = ManualClock::new();
     let log = AdmissionLog::new(10, &[]);
     let gate = log.record(Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap());
-    drop(gate.reserve(1).unwrap());
+    gate.try_admit(1).unwrap().cancel();
     let held = gate.try_admit(1).unwrap();
     {
         let mut waiting = pin!(gate.admit(1));

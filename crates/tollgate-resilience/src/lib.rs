@@ -31,15 +31,9 @@
 //! | stop all callers of an API when it refuses one, and keep to its remaining quota | [`upstream::Upstream`] |
 //! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] |
-//! | keep breakers and adaptive limits in a policy file | [`policy`] |
+//! | keep breakers and adaptive limits in a policy file | the feature `resilience` of the crate `tollgate-config` |
 //!
 //! The [`cookbook`] has a recipe for each. A limiter learns from [`Permit::finish`](tollgate::Permit::finish); a dropped permit says nothing.
-//!
-//! # Features
-//!
-//! | feature | by default | what it adds |
-//! |---|---|---|
-//! | `policy-file` | no | the kinds `breaker`, `adaptive` and `adaptive-rate` of policy files |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -47,8 +41,8 @@ pub mod adaptive;
 pub mod breaker;
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}
-pub mod policy;
 pub mod retry;
+mod rng;
 pub mod shed;
 pub mod upstream;
 

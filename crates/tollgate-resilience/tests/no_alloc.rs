@@ -33,7 +33,7 @@ fn a_closed_breaker_allocates_nothing_per_admission() {
             for outcome in [Outcome::Success, Outcome::Failure, Outcome::Ignored] {
                 breaker.try_admit(1).unwrap().finish(outcome);
             }
-            drop(breaker.reserve(1).unwrap());
+            breaker.try_admit(1).unwrap().cancel();
         };
         breaker.metrics_only();
         assert_eq!(allocations(all_ways), 0);

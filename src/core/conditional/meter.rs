@@ -4,19 +4,16 @@ use super::Load;
 use super::recent::{Counts, PARTS, Recent};
 use crate::core::ask::Demand;
 use crate::core::decision::LoadMetric;
-use crate::core::delegate::delegate;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::Status;
+use crate::core::limiter::{Limiter, Outcome, delegate};
+use crate::core::refusal::Refusal;
 use crate::core::ticket::Ticket;
-use crate::sync::notify::{Notify, together};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::unwind::both;
-use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, ClockReading, Instant};
+use crate::sync::wait_queue::{Watch, Watchers};
+use crate::time::{Clock, Instant};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Measures the limiters that it [watches](Self::watch): units admitted per second, latency, refusals per second, units in
@@ -25,15 +22,13 @@ use std::time::Duration;
 /// Rates and latencies are those of the last span, which moves in tenths: 9 to 10 of them are seen, so that a steady
 /// rate reads up to a tenth low just after a tenth has begun. One lock per admission and one per end.
 ///
-/// A unit counts once it is committed. So a request does not count itself while its legs are asked, and units that are given
-/// back are not counted. **Over-admission**: a waiter that a queue has admitted counts when its owner is polled. So all that a
-/// queue admits in one dispatch may pass a conditional limit before it counts the first of them. The latency is that of the whole
-/// admission, from its commit to its end.
+/// A unit counts once the limiter has admitted it, and no longer when it is cancelled. So a request counts itself at the legs behind
+/// the metered one: put a leg that depends on the load before it. The latency is that of the admission, from there to its end.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
 /// # use tollgate::policy::conditional::{Trigger, Meter};
-/// # use tollgate::policy::spec::LoadMetric;
+/// # use tollgate::policy::conditional::LoadMetric;
 /// # use std::time::Duration;
 /// let clock = ManualClock::new();
 /// let meter = Meter::new(&clock, Duration::from_secs(1));
@@ -56,7 +51,7 @@ pub struct Meter {
     recent: Mutex<Recent>,
     /// Units that were committed and have not ended.
     running: AtomicU64,
-    notify: Notify,
+    watchers: Watchers,
 }
 
 impl Meter {
@@ -69,7 +64,7 @@ impl Meter {
             over,
             recent: Mutex::new(Recent::new(part, clock.now().ticks())),
             running: AtomicU64::new(0),
-            notify: Notify::new(),
+            watchers: Watchers::new(),
         })
     }
 
@@ -146,12 +141,6 @@ impl Meter {
         self.of(metric, &self.sum(now))
     }
 
-    /// True when it remembers no request.
-    pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        let sum = self.sum(now);
-        (sum.units, sum.ended, sum.refused) == (0, 0, 0)
-    }
-
     /// When that falls to `mark` by the passing of time.
     pub(crate) fn falls_to(&self, metric: LoadMetric, mark: f64, now: Instant) -> Option<Instant> {
         let low = |sum: &Counts| self.of(metric, sum) <= mark;
@@ -184,7 +173,7 @@ impl Meter {
             part.ended += 1;
             part.ticks = part.ticks.saturating_add(now.ticks_since(started));
         }
-        self.notify.notify_all();
+        self.watchers.changed();
     }
 }
 
@@ -221,8 +210,8 @@ impl Load for MeterLoad {
         }
     }
 
-    fn notify(&self) -> Option<&Notify> {
-        Some(&self.meter.notify)
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.meter.watchers.watch(watcher);
     }
 }
 
@@ -293,63 +282,52 @@ impl<T: Ticket> Ticket for MeteredTicket<T> {
 impl<L: Limiter> Limiter for Metered<L> {
     type Ticket = MeteredTicket<L::Ticket>;
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        let units = demand.units();
-        let result = self.limiter.try_reserve(demand);
-        match result {
-            Ok(ticket) => Ok(MeteredTicket {
-                ticket,
-                units,
-                started: 0,
-            }),
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+        let (units, now) = (demand.units(), demand.now(&self.meter.clock));
+        match self.limiter.try_reserve(demand) {
+            Ok(ticket) => {
+                self.meter.admitted(units, now);
+                // Relaxed: a statistic. A waiter that must see it fall is told after it has.
+                self.meter.running.fetch_add(units, Ordering::Relaxed);
+                let started = now.ticks();
+                Ok(MeteredTicket { ticket, units, started })
+            }
             Err(refusal) => {
-                self.meter.refused(demand.now(&self.meter.clock));
+                self.meter.refused(now);
                 Err(refusal)
             }
         }
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-        self.limiter.cancel(ticket.ticket, now);
+    fn cancel(&self, ticket: Self::Ticket) {
+        let back = || {
+            self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
+            let then = Instant::from_ticks(ticket.started);
+            self.meter.cancelled(ticket.units, then, self.meter.clock.now());
+            self.meter.watchers.changed();
+        };
+        both(back, || self.limiter.cancel(ticket.ticket));
     }
 
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        let at = now.now(&self.meter.clock);
-        ticket.started = at.ticks();
-        self.meter.admitted(ticket.units, at);
-        // Relaxed: a statistic. A waiter that must see it fall is called after it has.
-        self.meter.running.fetch_add(ticket.units, Ordering::Relaxed);
-        self.limiter.commit(&mut ticket.ticket, now);
+    fn settle(&self, ticket: &mut Self::Ticket, settlement: &crate::Settlement) -> u32 {
+        self.limiter.settle(&mut ticket.ticket, settlement)
     }
 
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(&mut ticket.ticket, actual)
-    }
-
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
         let ended = || {
             // Relaxed: the notification that follows orders it before the looks of waiters.
             self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-            let started = Instant::from_ticks(ticket.started);
-            self.meter.ended(started, now.now(&self.meter.clock));
+            match outcome {
+                Outcome::Forgotten => self.meter.watchers.changed(),
+                _ => self
+                    .meter
+                    .ended(Instant::from_ticks(ticket.started), self.meter.clock.now()),
+            }
         };
-        // The waiters that this frees are asked under the load that is left.
-        together(|| both(ended, || self.limiter.finish(ticket.ticket, outcome, now)));
-    }
-
-    fn forget(&self, ticket: Self::Ticket) {
-        let ended = || {
-            // Relaxed: as in `finish`.
-            self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-            self.meter.notify.notify_all();
-        };
-        together(|| both(ended, || self.limiter.forget(ticket.ticket)));
-    }
-
-    fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-        self.limiter.visit_sources(&ticket.ticket, visit);
+        // The waiters that the limiter frees are asked under the load that is left.
+        both(ended, || self.limiter.finish(ticket.ticket, outcome));
     }
 
     // The counts stay with the meter when the limiter is as new.
-    delegate!(self => self.limiter; ready_at name clock clocks queues visit_status is_pristine);
+    delegate!(self => self.limiter; look leave watch describe);
 }

@@ -14,14 +14,12 @@ use std::fmt;
 ///
 /// ```
 /// # use tollgate::policy::explain::LegOrder;
-/// # use tollgate::policy::spec::{LegSpec, PolicySpec, LegRule};
-/// # use tollgate::{Ask, LimiterExt, ManualClock};
+/// # use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 /// let clock = ManualClock::new();
-/// let policy = PolicySpec::new([
-///     LegSpec::new("roomy", LegRule::token_bucket("1000/s".parse()?)),
-///     LegSpec::new("tight", LegRule::semaphore(1)),
-/// ])
-/// .build(&clock)?;
+/// let policy = Policy::builder()
+///     .limit(TokenBucket::new(Quota::per_second(1_000)).on(&clock).named("roomy"))
+///     .limit(Semaphore::new(1).named("tight"))
+///     .build()?;
 /// let mut advice = LegOrder::new();
 /// let _held = policy.try_admit(Ask::one());
 /// for _ in 0..10 {

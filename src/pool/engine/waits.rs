@@ -14,7 +14,7 @@
 
 use super::entry::Entry;
 use super::scheduler::{Engine, Kind};
-use crate::sync::wait_queue::QueueId;
+use crate::core::limiter::Limiter;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 // Not the models' atomics, which switch threads: these are used under a lock unknown to the models.
@@ -118,8 +118,26 @@ pub(in crate::pool) trait Task: Send + Sync {
     fn record(&self) -> &Record;
 }
 
-/// The queues whose permits a task holds.
-pub(in crate::pool) type Held = Arc<[QueueId]>;
+/// The permits that a task holds.
+pub(in crate::pool) type Held = Arc<[PermitsId]>;
+
+/// The identity of permits: the address of their owner, which several legs may share. Valid as long as the owner is not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PermitsId(usize);
+
+impl PermitsId {
+    /// Adds the permits that an admission by `limiter` holds until its work ends.
+    pub(in crate::pool) fn each_of(limiter: &impl Limiter, held: &mut Vec<Self>) {
+        limiter.describe(&mut |leg| held.extend(leg.permits_of.map(Self)));
+    }
+
+    #[cfg(test)]
+    fn of(limiter: &impl Limiter) -> Self {
+        let mut held = Vec::new();
+        Self::each_of(limiter, &mut held);
+        held[0]
+    }
+}
 
 #[derive(Default)]
 pub(in crate::pool) struct Record {
@@ -365,7 +383,7 @@ impl Drop for Inlined {
 enum Node {
     /// The end of the task with this number. Sorts before the others, for `LEAST`.
     EndOf(u64),
-    Permits(QueueId),
+    Permits(PermitsId),
 }
 
 impl Node {
@@ -691,13 +709,13 @@ mod tests {
         assert!(Inlined::enter(&home).is_none());
     }
 
-    fn holder(queue: Option<QueueId>, waiter: Option<&Arc<Record>>) -> Arc<Record> {
+    fn holder(queue: Option<PermitsId>, waiter: Option<&Arc<Record>>) -> Arc<Record> {
         let record = Record::of(waiter.map(|waiter| Arc::clone(waiter) as _));
         record.holds(queue.into_iter().collect());
         Arc::new(record)
     }
 
-    fn judge(waiter: &Arc<Record>, task: Option<&Record>, queue: QueueId) -> Option<Vec<Edge>> {
+    fn judge(waiter: &Arc<Record>, task: Option<&Record>, queue: PermitsId) -> Option<Vec<Edge>> {
         edges(&(Arc::clone(waiter) as _), task, &[Node::Permits(queue)])
     }
 
@@ -725,7 +743,7 @@ mod tests {
     #[test]
     fn a_wait_that_closes_a_cycle_is_refused_until_one_of_the_waits_or_tasks_has_ended() {
         let queues = [(); 3].map(|()| Semaphore::new(1));
-        let [a, b, c] = queues.each_ref().map(QueueId::of);
+        let [a, b, c] = queues.each_ref().map(PermitsId::of);
         let [first, second, third] = [a, b, c].map(|queue| holder(Some(queue), None));
         assert!(judge(&first, None, a).is_none(), "it holds the permit itself");
         let one = judge(&first, None, b).unwrap();
@@ -744,7 +762,7 @@ mod tests {
     #[test]
     fn the_permits_of_all_tasks_above_count_and_a_wait_by_another_moves_a_task() {
         let queues = [(); 2].map(|()| Semaphore::new(1));
-        let [a, b] = queues.each_ref().map(QueueId::of);
+        let [a, b] = queues.each_ref().map(PermitsId::of);
         let top = holder(Some(a), None);
         let below = holder(None, Some(&top));
         let task = holder(Some(b), Some(&below));
@@ -811,7 +829,7 @@ mod tests {
     fn a_wait_is_in_the_graph_until_it_ends_and_is_refused_if_it_needs_what_its_task_holds() {
         let (inner, outer) = (Arc::new(Semaphore::new(2)), Semaphore::new(1));
         let (pool, workers) = pool_of(PoolBuilder::default().slots(Arc::clone(&inner)));
-        let [needs, holds] = [&*inner, &outer].map(|slots| Node::Permits(QueueId::of(slots)));
+        let [needs, holds] = [&*inner, &outer].map(|slots| Node::Permits(PermitsId::of(slots)));
         let waits = || {
             let waits = WAITS.lock();
             waits
@@ -822,12 +840,12 @@ mod tests {
         let elsewhere = Home::default();
         let _inside = Inside::work(PoolId::of(&elsewhere), Slot::of(None));
         let mut handle = pool.submit(|| 7).unwrap();
-        let under = Under::enter(holder(Some(QueueId::of(&outer)), None) as _);
+        let under = Under::enter(holder(Some(PermitsId::of(&outer)), None) as _);
         assert!(handle.poll_join(Waker::noop()).is_pending() && waits() == 1);
         assert!(handle.poll_join(Waker::noop()).is_pending() && waits() == 1);
         drop(under);
         assert!(handle.poll_join(Waker::noop()).is_pending() && waits() == 0);
-        let under = Under::enter(holder(Some(QueueId::of(&*inner)), None) as _);
+        let under = Under::enter(holder(Some(PermitsId::of(&*inner)), None) as _);
         let refused = handle.poll_join(Waker::noop());
         assert!(matches!(refused, Poll::Ready(Err(TaskError::WouldDeadlock))));
         drop((under, handle, workers));

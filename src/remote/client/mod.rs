@@ -14,6 +14,7 @@ mod fallback;
 mod laws;
 mod loan;
 mod low_watermarks;
+mod places;
 mod share;
 mod sync;
 mod ticket;
@@ -30,6 +31,8 @@ use crate::time::{Clock, Instant};
 use capacity::Capacity;
 use fallback::Fallback;
 pub(super) use loan::{Loan, Returned};
+pub(super) use places::Lack;
+use places::PlaceWait;
 pub(super) use share::UNITS;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
@@ -81,6 +84,8 @@ pub(super) struct Client {
     direct: BTreeMap<u64, Waiter>,
     ended: BTreeMap<u64, Ended>,
     next_key: u64,
+    /// The waits of heads of policies, by the numbers of their places.
+    places: BTreeMap<u64, PlaceWait>,
 
     requests: BTreeMap<u64, PendingRequest>,
     /// The request for the queue, if it is in `requests`; the first that no reply has answered; and the first of the direct waiters
@@ -120,6 +125,8 @@ pub(super) struct Client {
     change: Option<Change>,
     /// The number of the last change asked for, and of the last one that the store has carried out.
     changes: (u64, u64),
+    /// The limit has changed, and watchers are not told yet.
+    has_changed_limit: bool,
     closed: bool,
     stopped: bool,
     /// The process that created the client; whether this is a copy in a fork; and until when that answer holds.
@@ -174,6 +181,7 @@ impl Client {
             direct: BTreeMap::new(),
             ended: BTreeMap::new(),
             next_key: 1,
+            places: BTreeMap::new(),
             requests: BTreeMap::new(),
             queue_request: 0,
             unanswered: 0,
@@ -195,6 +203,7 @@ impl Client {
             edition: 0,
             change: None,
             changes: (0, 0),
+            has_changed_limit: false,
             closed: false,
             stopped: false,
             process: std::process::id(),
@@ -217,6 +226,11 @@ impl Client {
 
     pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wakers)
+    }
+
+    /// True once after the limit has changed.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed_limit)
     }
 
     /// Takes the sessions that ended since the last call: their notifications are not awaited any more.
@@ -305,7 +319,7 @@ struct Waiter {
 pub(super) enum WaitKind {
     /// Its turn.
     Queued,
-    /// Its turn, on behalf of a policy: the waker is called once.
+    /// Its turn, on behalf of a policy, which looks again when it is woken.
     Policy,
     /// The store's answer, whatever it is.
     Immediate,
@@ -755,11 +769,6 @@ impl Client {
         }
     }
 
-    /// True while the wait `key` has not ended.
-    pub(super) fn waits(&self, key: u64) -> bool {
-        self.queue.contains_key(&key) || self.direct.contains_key(&key)
-    }
-
     /// The owner of `key` leaves. Its grant, if any, goes to the next waiter. Returns a waker, to be dropped.
     pub(super) fn leave(&mut self, key: u64, now: Instant) -> Option<Waker> {
         if let Some(ended) = self.ended.remove(&key) {
@@ -782,7 +791,10 @@ impl Client {
     }
 
     /// Ends the wait `key`, whose waiter was already removed.
-    fn end(&mut self, key: u64, waiter: Waiter, end: End) {
+    fn end(&mut self, key: u64, mut waiter: Waiter, end: End) {
+        if waiter.kind == WaitKind::Policy && matches!(end, End::Granted(_)) {
+            self.hand_to_oldest(key, waiter.need, &mut waiter.waker);
+        }
         let (need, kind) = (waiter.need, waiter.kind);
         self.ended.insert(key, Ended { end, need, kind });
         self.wakers.extend(waiter.waker);
@@ -810,6 +822,11 @@ impl Client {
             self.round = self
                 .are_scarce
                 .then(|| (waiters, self.clock.after(now, self.round_length())));
+            let has_place = |pending: &PendingRequest| pending.queue;
+            if self.queue.is_empty() && self.requests.get(&self.queue_request).is_some_and(has_place) {
+                // The place is withdrawn: others would wait behind it, and the store would not say so.
+                self.wake_driver();
+            }
         }
     }
 

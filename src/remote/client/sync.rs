@@ -411,6 +411,7 @@ impl Client {
             self.tokens.note_missing(now, &self.config);
         }
         let known = self.usage.replace((reply.usage, sent));
+        self.has_changed_limit |= known.is_some_and(|(known, _)| known.limit != reply.usage.limit);
         self.differs = reply.differs;
         self.note_change(sync, &reply, now);
         self.floor = self.floor.max(reply.floor);
@@ -772,6 +773,7 @@ impl Client {
         if let Some((edition, rule)) = newer {
             self.edition = edition;
             self.config.rule = rule;
+            self.has_changed_limit = true;
             self.fallback.adopt(&rule);
             self.tokens.forget_shortfall(now, &self.config);
             // There may be room earlier now.

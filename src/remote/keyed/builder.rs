@@ -2,8 +2,8 @@
 
 use super::client::{Client, Config};
 use super::levels::{Level, Tiers};
+use super::limits::KeyedLimits;
 use super::{Handles, RemoteKeyed, Shared, driver};
-use crate::policy::spec::{KeyedSpec, SpecError};
 use crate::remote::backend::Backend;
 use crate::remote::builder::{LONGEST, SHORTEST};
 use crate::remote::config::OnUnavailable;
@@ -20,23 +20,22 @@ use std::time::Duration;
 /// The settings of a [`RemoteKeyed`]. All have defaults; one out of range is found when it is built.
 ///
 /// ```
-/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-/// # use tollgate::remote::{Key, Memory, Remote};
-/// # use tollgate::ManualClock;
-/// # use std::time::Duration;
+/// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
+/// # use tollgate::{ManualClock, Quota};
 /// let clock = ManualClock::new();
-/// let policy = |rule: LegRule| PolicySpec::new([LegSpec::new("leg", rule)]);
-/// let keyed = |rule| Remote::keyed(Key::new("tenants").unwrap(), KeyedSpec::new(10, "all", policy(rule))).on(&clock);
-/// assert!(keyed(LegRule::token_bucket("10/s".parse()?)).in_place(Memory::new(&clock)).is_ok());
-/// let error = keyed(LegRule::fixed_window(3, Duration::from_secs(1))).in_place(Memory::new(&clock)).unwrap_err();
-/// assert!(error.to_string().contains("a store counts `semaphore`, `sliding-window` and `token-bucket`"));
-/// # Ok::<(), tollgate::QuotaError>(())
+/// let keyed = |quota| {
+///     let limits = KeyedLimits::new(10, "all", [RemoteLeg::rate("calls", quota)]);
+///     Remote::keyed(Key::new("tenants").unwrap(), limits).on(&clock).in_place(Memory::new(&clock))
+/// };
+/// assert!(keyed(Quota::per_second(10)).is_ok());
+/// let error = keyed(Quota::unlimited()).unwrap_err();
+/// assert!(error.to_string().starts_with("tier `all`, leg `calls`: the quota `unlimited` was given"));
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is limited before it is built"]
 pub struct RemoteKeyedBuilder {
     name: Key,
-    levels: Vec<(Box<str>, KeyedSpec)>,
+    levels: Vec<(Box<str>, KeyedLimits)>,
     clock: Clock,
     ttl: Duration,
     timeout: Option<Duration>,
@@ -47,7 +46,7 @@ pub struct RemoteKeyedBuilder {
 }
 
 impl RemoteKeyedBuilder {
-    pub(super) fn new(name: Key, levels: Vec<(Box<str>, KeyedSpec)>) -> Self {
+    pub(super) fn new(name: Key, levels: Vec<(Box<str>, KeyedLimits)>) -> Self {
         Self {
             name,
             levels,
@@ -109,17 +108,16 @@ impl RemoteKeyedBuilder {
     /// is heard of again, they count once more.
     ///
     /// ```
-    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
     /// # use tollgate::{Ask, Cost, ManualClock};
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
     /// const TOKENS: Cost = Cost::new("tokens");
     /// let clock = ManualClock::new();
     /// let store = Arc::new(Memory::new(&clock));
-    /// let day = LegSpec::new("tokens", LegRule::sliding_window(1_000, Duration::from_secs(86_400))).per("tokens");
-    /// let spec = KeyedSpec::new(100, "free", PolicySpec::new([day]));
-    /// let process = || Remote::keyed(Key::new("tenants").unwrap(), spec.clone()).reserves(true).on(&clock);
+    /// let day = RemoteLeg::window("tokens", 1_000, Duration::from_secs(86_400)).per(TOKENS);
+    /// let limits = KeyedLimits::new(100, "free", [day]);
+    /// let process = || Remote::keyed(Key::new("tenants").unwrap(), limits.clone()).reserves(true).on(&clock);
     /// let (dying, mut driver) = process().build(Arc::clone(&store))?;
     /// let other = process().in_place(store)?.get("acme")?;
     /// clock.run(async {
@@ -144,15 +142,14 @@ impl RemoteKeyedBuilder {
     /// Builds the limiter, and the [`Driver`] that has to be run for it.
     ///
     /// # Errors
-    /// [`RemoteError`] when a setting is out of range, a leg is of a kind that stores do not count, or this store cannot do it.
+    /// [`RemoteError`] when a setting is out of range, a leg has numbers that stores do not count, or this store cannot do it.
     ///
     /// ```
-    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-    /// # use tollgate::remote::{Key, Memory, OnUnavailable, Remote};
+    /// # use tollgate::remote::{Key, KeyedLimits, Memory, OnUnavailable, Remote, RemoteLeg};
     /// # use tollgate::ManualClock;
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
-    /// let free = |limit| KeyedSpec::new(1_000, "free", PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(limit))]));
+    /// let free = |limit| KeyedLimits::new(1_000, "free", [RemoteLeg::permits("slots", limit)]);
     /// let tenants = Remote::keyed(Key::new("tenants")?, free(1))
     ///     .ttl(Duration::from_secs(10))
     ///     .timeout(Duration::from_secs(1))
@@ -181,16 +178,16 @@ impl RemoteKeyedBuilder {
                 store: "a limiter of many keys",
             });
         }
-        let level = |(name, spec): &(Box<str>, KeyedSpec)| {
-            let (tiers, name) = (Arc::new(Tiers::of(spec, None)?), name.clone());
+        let level = |(name, limits): &(Box<str>, KeyedLimits)| {
+            let (tiers, name) = (Arc::new(Tiers::of(limits, None)?), name.clone());
             Ok(Level { name, tiers })
         };
-        let levels = self.levels.iter().map(level).collect::<Result<Vec<_>, SpecError>>()?;
+        let levels = self.levels.iter().map(level).collect::<Result<Vec<_>, RemoteError>>()?;
         if levels.is_empty() {
             return Err(Level::error("", "one or more"));
         }
         Level::check(&levels)?;
-        let max_keys = self.levels.iter().map(|(_, spec)| spec.max_keys);
+        let max_keys = self.levels.iter().map(|(_, limits)| limits.max_keys);
         backend.supports_steps()?;
         let config = Config {
             client: random::number(),

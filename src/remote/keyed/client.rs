@@ -7,6 +7,8 @@
 //! Invariant: a key with something to send has a step under way, or stands in `ready` once. A wait that was given up is in no
 //! table, and what it is granted later goes back.
 
+mod places;
+
 use super::held::Held;
 use super::legs::Legs;
 use super::reserved::{Charge, Reservations};
@@ -16,10 +18,11 @@ use crate::remote::backend::StoreError;
 use crate::remote::config::OnUnavailable;
 use crate::remote::key::Key;
 use crate::remote::step::{Correction, KeyLease, KeyLeg, LegUnits, LegUsage, Reserved, Step, StepReply};
-use crate::sync::notify::Notify;
 use crate::time::{Clock, Instant};
 use futures::future::AbortHandle;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use places::{Heads, PlaceAsk};
+pub(super) use places::{Looked, PlaceId};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -163,8 +166,8 @@ struct RefusedUntil {
     until: Instant,
     /// When the store is asked again all the same: an operator, or another process, may have given units back.
     doubted_at: Instant,
-    /// Notified when units come back before that.
-    notify: Option<Arc<Notify>>,
+    /// Heads of policies that wait for its end, woken when units come back before that.
+    heads: Heads,
 }
 
 /// Why the store kept a waiter for permits waiting. Other asks may be admitted all the same.
@@ -210,10 +213,11 @@ pub(super) struct Client {
     /// A forked process has the memory of its parent, and must not send its steps.
     process: u32,
     driver: Option<Waker>,
-    /// To be woken, dropped and notified once the client is unlocked.
+    /// The heads of policies.
+    places: BTreeMap<PlaceId, PlaceAsk>,
+    /// To be woken and dropped once the client is unlocked.
     wakers: Vec<Waker>,
     stale: Vec<Waker>,
-    notifies: Vec<Arc<Notify>>,
     /// The counts of events; the other numbers are zero.
     pub(super) counters: RemoteKeyedStats,
 }
@@ -243,9 +247,9 @@ impl Client {
             closers: Vec::new(),
             process: std::process::id(),
             driver: None,
+            places: BTreeMap::new(),
             wakers: Vec::new(),
             stale: Vec::new(),
-            notifies: Vec::new(),
             counters: RemoteKeyedStats::default(),
         }
     }
@@ -259,9 +263,8 @@ impl Client {
         std::mem::take(&mut self.stale)
     }
 
-    pub(super) fn take_wakers(&mut self) -> (Vec<Waker>, Vec<Arc<Notify>>, Vec<AbortHandle>) {
-        let (wakers, notifies) = (std::mem::take(&mut self.wakers), std::mem::take(&mut self.notifies));
-        (wakers, notifies, std::mem::take(&mut self.aborts))
+    pub(super) fn take_wakers(&mut self) -> (Vec<Waker>, Vec<AbortHandle>) {
+        (std::mem::take(&mut self.wakers), std::mem::take(&mut self.aborts))
     }
 
     /// The keys that are listed.
@@ -359,12 +362,6 @@ impl Client {
         let told = self.keys.get(key)?.told.as_ref()?;
         let is_recent = now < told.doubted_at && (now < told.until || legs.is_permits(told.leg));
         (told.legs.is(legs) && is_recent).then_some((told.leg, told.until))
-    }
-
-    /// What is notified when the refusal of `key` ends before its instant, while one is remembered.
-    pub(super) fn notify(&mut self, key: &Key) -> Option<Arc<Notify>> {
-        let refused = self.keys.get_mut(key)?.refused.as_mut()?;
-        Some(Arc::clone(refused.notify.get_or_insert_default()))
     }
 
     /// A number for a wait.
@@ -671,8 +668,8 @@ impl Client {
         if let Some(state) = self.keys.get_mut(key) {
             state.returns += 1;
             state.told = None;
-            self.notifies
-                .extend(state.refused.take().and_then(|refused| refused.notify));
+            let heads = state.refused.take().map(|refused| refused.heads);
+            self.wakers.extend(heads.into_iter().flat_map(BTreeMap::into_values));
         }
     }
 
@@ -1020,14 +1017,14 @@ impl Client {
                     let state = self.keys.get_mut(key);
                     let state = state.filter(|state| is_own && state.returns == flight.returns);
                     if let (Some(until), Some(state)) = (until, state) {
-                        let notify = state.refused.take().and_then(|before| before.notify);
+                        let heads = state.refused.take().map(|before| before.heads).unwrap_or_default();
                         state.refused = Some(RefusedUntil {
                             legs: Arc::clone(&flight.legs),
                             leg,
                             units: units[leg],
                             until,
                             doubted_at: until.min(self.clock.after(now, self.config.ttl)),
-                            notify,
+                            heads,
                         });
                     }
                     if until.is_some() && flight.legs.is_permits(leg) {
@@ -1160,6 +1157,9 @@ impl Client {
     }
 
     fn end(&mut self, number: u64, end: End) {
+        if matches!(end, End::Granted { .. }) {
+            self.hand_to_oldest(number);
+        }
         let Some(wait) = self.waits.get_mut(&number) else {
             return;
         };
@@ -1192,8 +1192,8 @@ impl Client {
     fn end_all(&mut self) {
         self.end_where(&End::Failed(Reason::Closed), |_, _| true);
         for state in self.keys.values_mut() {
-            self.notifies
-                .extend(state.refused.take().and_then(|refused| refused.notify));
+            let heads = state.refused.take().map(|refused| refused.heads);
+            self.wakers.extend(heads.into_iter().flat_map(BTreeMap::into_values));
         }
     }
 

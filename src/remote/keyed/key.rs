@@ -1,22 +1,24 @@
 //! One key of many, as a limiter.
 
-use super::client::{Client, End};
+use super::client::{Client, End, Looked, PlaceId};
 use super::legs::Legs;
 use super::permit::{RemoteKeyPermit, RemoteKeyTicket, UNCOUNTED};
 use super::reserved::Charge;
 use super::usage::RemoteKeyUsage;
 use super::{Handles, Shared};
-use crate::core::ask::{Ask, Cost, Demand};
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::ask::{Ask, Demand, Role};
+use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::refusal::{LegName, Reason, Refusal, Wait};
+use crate::core::status::Description;
 use crate::remote::backend::{Backend, StoreError};
 use crate::remote::config::MAX_UNITS;
 use crate::remote::error::RemoteError;
 use crate::remote::key::Key;
+use crate::remote::limiter::{kind_of, refusal};
 use crate::remote::step::{KeyLeg, LegUnits};
-use crate::sync::wait_queue::{Permits, QueueDemand, QueueId, QueueKey, WaitQueue};
-use crate::time::{Clock, ClockReading, Instant, Sleep};
+use crate::sync::wait_queue::Place;
+use crate::time::{Instant, Sleep};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -28,13 +30,11 @@ use std::task::{Poll, Waker};
 /// also beside other legs, `admit` does. When a later leg refuses, the units go back, and are asked for again in their turn.
 ///
 /// ```
-/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-/// # use tollgate::remote::{Key, Memory, Remote};
-/// # use tollgate::ManualClock;
+/// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
+/// # use tollgate::{ManualClock, Quota};
 /// let clock = ManualClock::new();
-/// let free = PolicySpec::new([LegSpec::new("calls", LegRule::token_bucket("1/s burst 2".parse()?))]);
-/// let spec = KeyedSpec::new(1_000, "free", free);
-/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+/// let calls = RemoteLeg::rate("calls", Quota::per_second(1).burst(2));
+/// let tenants = Remote::keyed(Key::new("tenants")?, KeyedLimits::new(1_000, "free", [calls])).on(&clock).in_place(Memory::new(&clock))?;
 /// let acme = tenants.get("acme")?;
 /// clock.run(async {
 ///     assert!(acme.acquire_now(2).await.is_ok());
@@ -77,7 +77,7 @@ impl<B: Backend> RemoteKey<B> {
     ///
     /// # Cancel safety
     /// It may be dropped at any point. What it was granted goes back.
-    pub async fn acquire_now(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
+    pub async fn acquire_now(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal> {
         let (ask, now) = (ask.into(), self.now());
         let units = self.units_of(&ask)?;
         if let Some(refusal) = self.refused(&units, now) {
@@ -87,7 +87,7 @@ impl<B: Backend> RemoteKey<B> {
     }
 
     /// Waits for the store's answer, or with `queued` for the permits in turn.
-    async fn ask(&self, units: LegUnits, queued: bool) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
+    async fn ask(&self, units: LegUnits, queued: bool) -> Result<RemoteKeyPermit<B>, Refusal> {
         let now = self.now();
         let join = |client: &mut Client, number, waker| {
             client.join(number, queued, &self.key, &self.legs, units, waker, now);
@@ -129,14 +129,12 @@ impl<B: Backend> RemoteKey<B> {
     /// the store refuses for good; [`RemoteError::Closed`].
     ///
     /// ```
-    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-    /// # use tollgate::remote::{Key, Memory, Remote, RemoteError};
+    /// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteError, RemoteLeg};
     /// # use tollgate::status::State;
-    /// # use tollgate::ManualClock;
+    /// # use tollgate::{ManualClock, Quota};
     /// let clock = ManualClock::new();
-    /// let policy = PolicySpec::new([LegSpec::new("requests", LegRule::token_bucket("60/h".parse()?))]);
-    /// let spec = KeyedSpec::new(100, "free", policy);
-    /// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+    /// let requests = RemoteLeg::rate("requests", Quota::per_hour(60));
+    /// let tenants = Remote::keyed(Key::new("tenants")?, KeyedLimits::new(100, "free", [requests])).on(&clock).in_place(Memory::new(&clock))?;
     /// # clock.run(async {
     /// let acme = tenants.get("acme")?;
     /// drop(acme.acquire_now(60).await.unwrap());
@@ -226,7 +224,7 @@ impl<B: Backend> RemoteKey<B> {
     /// # Fairness
     /// Waiters that need permits have places: those of a process in order, and one place at the store for the first of each process. Other
     /// waiters of one key race at that instant. For an order, and for deadlines, wait in a [`Policy`](crate::Policy).
-    pub async fn acquire(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
+    pub async fn acquire(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal> {
         let ask = ask.into();
         let units = self.units_of(&ask)?;
         if self.legs.permits(&units).next().is_some() {
@@ -237,10 +235,10 @@ impl<B: Backend> RemoteKey<B> {
                 Ok(permit) => return Ok(permit),
                 Err(refusal) => refusal,
             };
-            let Wait::Until(due) = refusal.wait() else {
+            let Wait::Until { at, .. } = refusal.wait() else {
                 return Err(refusal);
             };
-            Sleep::until(&self.handles.0.clock, due.instant()).await;
+            Sleep::until(&self.handles.0.clock, at).await;
         }
     }
 
@@ -290,30 +288,34 @@ impl<B: Backend> RemoteKey<B> {
         }
     }
 
-    fn units_of(&self, ask: &Ask) -> Result<LegUnits, Refusal<'_>> {
-        let refusal = |reason, leg, units| Err(Refusal::new(reason, self.legs.name(leg), units, Wait::Never));
+    fn units_of(&self, ask: &Ask) -> Result<LegUnits, Refusal> {
         match self.legs.units(ask.count(), |cost| ask.of(cost)) {
-            Err(leg) => refusal(Reason::Unpriced, leg, 0),
+            Err(leg) => Err(refusal(Reason::Unpriced, self.legs.leg_name(leg))),
             Ok(units) => match self.legs.oversized(&units) {
-                Some(leg) => refusal(Reason::Oversized, leg, units[leg]),
+                Some(leg) => Err(refusal(Reason::Oversized, self.legs.leg_name(leg))),
                 None => Ok(units),
             },
         }
     }
 
     /// What the store has refused for some time yet.
-    fn refused(&self, units: &LegUnits, now: Instant) -> Option<Refusal<'_>> {
+    fn refused(&self, units: &LegUnits, now: Instant) -> Option<Refusal> {
         let shared = &self.handles.0;
         let refused = shared.with(|client| client.refused(&self.key, &self.legs, units, now));
-        refused.map(|(leg, until)| self.rate_exceeded(leg, units, now, until))
+        refused.map(|(leg, until)| self.rate_exceeded(leg, now, until))
     }
 
-    fn rate_exceeded(&self, leg: usize, units: &LegUnits, now: Instant, until: Instant) -> Refusal<'_> {
-        let wait = Wait::Until(Due::at(&self.handles.0.clock, now, until));
-        Refusal::new(Reason::RateExceeded, self.legs.name(leg), units[leg], wait)
+    fn rate_exceeded(&self, leg: usize, now: Instant, until: Instant) -> Refusal {
+        let wait = Wait::until(&self.handles.0.clock, now, until);
+        Refusal::new(Reason::RateExceeded, self.legs.leg_name(leg), wait)
     }
 
-    fn ended(&self, end: End, units: LegUnits, now: Instant) -> Result<RemoteKeyTicket, Refusal<'_>> {
+    /// A refusal of all legs.
+    fn failed(&self, reason: Reason) -> Refusal {
+        refusal(reason, LegName::copied(self.handles.0.name.as_str()))
+    }
+
+    fn ended(&self, end: End, units: LegUnits, now: Instant) -> Result<RemoteKeyTicket, Refusal> {
         match end {
             End::Granted { at, lease } => Ok(RemoteKeyTicket {
                 at,
@@ -322,78 +324,107 @@ impl<B: Backend> RemoteKey<B> {
                 spent: Charge::new(&self.legs, &units).spent,
             }),
             // Of a grant, which admits nothing.
-            End::Usage(_) => Err(Refusal::new(
-                Reason::Closed,
-                self.handles.0.name.as_str(),
-                units[0],
-                Wait::Never,
-            )),
+            End::Usage(_) => Err(self.failed(Reason::Closed)),
             End::Uncounted => Ok(RemoteKeyTicket {
                 at: UNCOUNTED,
                 lease: 0,
                 units,
                 spent: LegUnits::default(),
             }),
-            End::Saturated(leg) => {
-                let wait = Wait::Turn(self);
-                Err(Refusal::new(Reason::Saturated, self.legs.name(leg), units[leg], wait))
-            }
-            End::Refused(leg, Some(until)) => Err(self.rate_exceeded(leg, &units, now, until)),
-            End::Refused(leg, None) => {
-                let leg_units = units[leg];
-                Err(Refusal::new(
-                    Reason::Oversized,
-                    self.legs.name(leg),
-                    leg_units,
-                    Wait::Never,
-                ))
-            }
-            End::Failed(reason) => Err(Refusal::new(
-                reason,
-                self.handles.0.name.as_str(),
-                units[0],
-                Wait::Never,
-            )),
+            End::Saturated(leg) => Err(refusal(Reason::Saturated, self.legs.leg_name(leg))),
+            End::Refused(leg, Some(until)) => Err(self.rate_exceeded(leg, now, until)),
+            End::Refused(leg, None) => Err(refusal(Reason::Oversized, self.legs.leg_name(leg))),
+            End::Failed(reason) => Err(self.failed(reason)),
         }
+    }
+
+    fn id_of(&self, place: &Place) -> PlaceId {
+        (place.id(), std::ptr::from_ref(self).addr())
+    }
+
+    /// The look of the head of a policy. One that has joined has the store asked as long as it stays.
+    fn look_as_head(&self, demand: &Demand<'_>, units: &LegUnits, place: &Place) -> Result<(), Refusal> {
+        let (shared, now, id) = (&self.handles.0, self.now(), self.id_of(place));
+        let look = |client: &mut Client| client.look_of_place(id, &self.key, &self.legs, units, now);
+        let (mut looked, mut has_joined) = shared.with(|client| (look(client), client.has_joined(id)));
+        let is_refused = matches!(looked, Looked::Unasked(_) | Looked::Refused(..));
+        if is_refused && (has_joined || demand.role() == Role::Joining) {
+            let age = match place.age().filter(|_| has_joined) {
+                Some(age) => age,
+                None => place.join(self),
+            };
+            has_joined = true;
+            let head = (age, place.waker());
+            shared.with(|client| client.stand(id, &self.key, &self.legs, units, head, now));
+            // A store that answers at once has answered.
+            looked = shared.with(look);
+        }
+        let refused = self.refusal_of(looked, now);
+        match looked {
+            Looked::Refused(..) if has_joined => refused.inspect_err(|refusal| place.waits_here(refusal.wait())),
+            // It was refused for no time: it asks again.
+            Looked::Unasked(_) if has_joined => refused.map_err(|refusal| {
+                let again = Wait::until(&shared.clock, now, now);
+                place.waits_here(again);
+                refusal.with_wait(again)
+            }),
+            Looked::Asked(_) | Looked::Unasked(_) => refused.inspect_err(|_| place.waits_for_hand_over(has_joined)),
+            _ => refused,
+        }
+    }
+
+    fn refusal_of(&self, looked: Looked, now: Instant) -> Result<(), Refusal> {
+        Err(match looked {
+            Looked::Ready => return Ok(()),
+            Looked::Refused(leg, until) => self.rate_exceeded(leg, now, until),
+            Looked::Oversized(leg) => refusal(Reason::Oversized, self.legs.leg_name(leg)),
+            Looked::Failed(reason) => self.failed(reason),
+            Looked::Asked(told) | Looked::Unasked(told) => match told {
+                None => self.failed(Reason::RoundTrip),
+                Some((leg, _)) if self.legs.is_permits(leg) => refusal(Reason::Saturated, self.legs.leg_name(leg)),
+                Some((leg, until)) => {
+                    let refusal = self.rate_exceeded(leg, now, until);
+                    refusal.with_wait(refusal.wait().and_event())
+                }
+            },
+        })
     }
 }
 
 impl<B: Backend> Limiter for RemoteKey<B> {
     type Ticket = RemoteKeyTicket;
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<RemoteKeyTicket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<RemoteKeyTicket, Refusal> {
         let units = self.units_of(demand.ask())?;
-        let (shared, now, id) = (&self.handles.0, self.now(), QueueId::of(self));
-        if let Some(claim) = demand.queue_key(id) {
-            let (end, _) = shared.with(|client| client.poll(claim.key(), None));
+        let (shared, now) = (&self.handles.0, self.now());
+        if let Some(place) = demand.place() {
+            let id = self.id_of(place);
+            let end = shared.with(|client| client.take_end(id, &self.key, &self.legs, &units, now));
             if let Some(end) = end {
-                demand.redeem(id);
                 return self.ended(end, units, now);
             }
-        } else if let Some(refusal) = self.refused(&units, now) {
+        }
+        if let Some(refusal) = self.refused(&units, now) {
             return Err(refusal);
         }
-        let name = shared.name.as_str();
-        if let Some(reason) = shared.with(|client| client.refuses(&self.key, now)) {
-            return Err(Refusal::new(reason, name, demand.units(), Wait::Never));
-        }
-        Err(Refusal::new(Reason::RoundTrip, name, demand.units(), Wait::Turn(self)))
+        let failed = shared.with(|client| client.refuses(&self.key, now));
+        Err(self.failed(failed.unwrap_or(Reason::RoundTrip)))
     }
 
-    fn cancel(&self, ticket: RemoteKeyTicket, _: &ClockReading) {
+    fn cancel(&self, ticket: RemoteKeyTicket) {
         self.correct(ticket.at, &ticket.charge(), &Charge::default());
         self.give(&ticket);
     }
 
     /// At most [`MAX_UNITS`] are charged.
-    fn settle(&self, ticket: &mut RemoteKeyTicket, actual: Settlement<'_>) -> u32 {
+    fn settle(&self, ticket: &mut RemoteKeyTicket, settlement: &Settlement) -> u32 {
         // Each leg says for itself whether it counts the cost.
-        let Some(units) = actual.per(actual.cost()).actual() else {
+        let Some(units) = settlement.per(settlement.cost()).actual() else {
             return 0;
         };
         let units = units.min(MAX_UNITS);
         let (before, mut legs) = (ticket.charge(), 0);
-        for leg in self.legs.counting(actual.cost()) {
+        for leg in self.legs.counting(settlement.cost()) {
             ticket.units[leg] = units;
             ticket.spent[leg] = ticket.spent[leg].min(units);
             legs += 1;
@@ -402,104 +433,44 @@ impl<B: Backend> Limiter for RemoteKey<B> {
         legs
     }
 
-    fn finish(&self, ticket: RemoteKeyTicket, _: Outcome, _: &ClockReading) {
+    /// Forgotten permits stay held as long as this process lives.
+    fn finish(&self, ticket: RemoteKeyTicket, outcome: Outcome) {
         self.use_up(&ticket);
-        self.give(&ticket);
+        if outcome != Outcome::Forgotten {
+            self.give(&ticket);
+        }
     }
 
-    /// Permits stay held as long as this process lives.
-    fn forget(&self, ticket: RemoteKeyTicket) {
-        self.use_up(&ticket);
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let units = match self.units_of(demand.ask()) {
-            Ok(units) => units,
-            Err(refusal) => {
-                let (reason, units) = (refusal.reason(), refusal.units());
-                let leg = (0..self.legs.counted.len()).find(|&leg| self.legs.name(leg) == refusal.leg());
-                return ReadyAt::never_for(reason, leg.map_or("", |leg| self.legs.name(leg)), units);
-            }
-        };
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let units = self.units_of(demand.ask())?;
+        if let Some(place) = demand.place() {
+            return self.look_as_head(demand, &units, place);
+        }
         let (shared, now) = (&self.handles.0, self.now());
-        let claim = demand.queue_key(QueueId::of(self));
-        let name = shared.name.as_str();
-        // First, so that no refusal ends unheard.
-        if let Some(notify) = shared.with(|client| client.notify(&self.key)) {
-            demand.listen(&notify);
-        }
-        let (waits, refused, told, failed) = shared.with(|client| {
-            let waits = claim.map(|claim| client.is_waiting(claim.key()));
-            let refused = client.refused(&self.key, &self.legs, &units, now);
-            let told = client.told(&self.key, &self.legs, now);
-            (waits, refused, told, client.refuses(&self.key, now))
-        });
-        // The first waiter of a policy joins at once, or others would be before it at that instant.
-        let joins = demand.is_queued() && !demand.is_behind() && waits.is_none();
-        match (waits, refused, failed) {
-            (Some(false), ..) => ReadyAt::NOW,
-            (None, _, Some(reason)) => ReadyAt::never_for(reason, name, demand.units()),
-            (None, Some((leg, until)), None) => ReadyAt::at(self.legs.name(leg), until).because(Reason::RateExceeded),
-            _ => match told.map(|(leg, until)| (self.legs.name(leg), self.legs.is_permits(leg), until)) {
-                None => ReadyAt::in_turn(name, self, demand.units()).because(Reason::RoundTrip),
-                Some((leg, true, _)) => ReadyAt::in_turn(leg, self, demand.units()).because(Reason::Saturated),
-                Some((leg, false, until)) => {
-                    let turn = ReadyAt::in_turn(leg, self, demand.units()).because(Reason::RateExceeded);
-                    if joins { turn } else { turn.and(ReadyAt::at(leg, until)) }
-                }
-            },
+        let looked = shared.with(|client| client.look(&self.key, &self.legs, &units, now));
+        self.refusal_of(looked, now)
+    }
+
+    fn leave(&self, place: &Place) {
+        if place.leaves(self).is_some() {
+            let id = self.id_of(place);
+            let wakers = self.handles.0.with(|client| client.leave_place(id, &self.key));
+            drop(wakers);
         }
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.handles.0.clock)
-    }
-
-    fn callbacks(&self) -> Callbacks {
-        if self.legs.has_permits() || self.handles.0.reserves {
-            Callbacks::FINISH
-        } else {
-            Callbacks::NONE
-        }
-    }
-
-    fn finish_may_panic(&self) -> bool {
-        self.legs.has_permits() || self.handles.0.reserves
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        visit(self);
-    }
-}
-
-impl<B: Backend> WaitQueue for RemoteKey<B> {
-    fn join(&self, demand: QueueDemand<'_>, waker: &Waker) -> QueueKey {
-        let (news, waker, now) = (waker.clone(), waker.clone(), self.now());
-        let named = |cost: Cost| {
-            let mut costs = demand.costs.iter();
-            costs.find_map(|&(name, units)| (name == cost.name()).then_some(units))
-        };
-        // The policy has asked before: a cost is missing only if it asks for something else now.
-        let units = self.legs.units(demand.calls, named).unwrap_or_default();
-        let number = self.handles.0.with(|client| {
-            let number = client.next_wait();
-            client.join(number, true, &self.key, &self.legs, units, waker, now);
-            client.on_news(number, news);
-            number
-        });
-        QueueKey::new(QueueId::of(self), number)
-    }
-
-    fn leave(&self, claim: QueueKey) {
-        let wakers = self.handles.0.with(|client| client.leave(claim.key()));
-        drop(wakers);
-    }
-
-    fn permits(&self) -> Permits {
-        if self.legs.has_permits() {
-            Permits::Own
-        } else {
-            Permits::None
+    /// The legs and their clock; their numbers are at the store: see [`usage`](Self::usage).
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        for (position, leg) in self.legs.counted.iter().enumerate() {
+            let description = Description::new(kind_of(&leg.rule)).on(&self.handles.0.clock);
+            let mut description = self.legs.describe(position, description);
+            if position == 0 {
+                description = description.hands_over_to(self);
+            }
+            if self.legs.is_permits(position) {
+                description = description.holds_permits_of(self);
+            }
+            visit(description);
         }
     }
 }

@@ -1,9 +1,12 @@
-//! The legs of a key, made from policies as data.
+//! The legs of a key as a store counts them.
 
+use super::limits::RemoteLeg;
 use crate::core::ask::Cost;
-use crate::policy::spec::{LegSpec, PolicySpec, SemaphoreRule, SlidingWindowRule, SpecError, TokenBucketRule};
+use crate::core::refusal::LegName;
+use crate::core::status::Description;
 use crate::remote::backend::Rule;
 use crate::remote::builder::check_rule;
+use crate::remote::error::RemoteError;
 use crate::remote::key::Key;
 use crate::remote::model::Fill;
 use crate::remote::step::{KeyLeg, LegUnits};
@@ -24,33 +27,27 @@ pub(super) struct Legs {
 }
 
 impl Legs {
-    /// The legs of `policy`, if a store can count them.
-    pub(super) fn of(policy: &PolicySpec) -> Result<Self, SpecError> {
-        let queue = PolicySpec {
-            legs: Vec::new(),
-            ..policy.clone()
-        };
-        if queue != PolicySpec::default() {
-            let fault =
-                "the queue of a policy was set up, and a limit at a store has none: wait in a policy of this process";
-            return Err(SpecError::new("leg", fault));
+    /// These legs, if a store can count them.
+    pub(super) fn of(legs: &[RemoteLeg]) -> Result<Self, RemoteError> {
+        if legs.is_empty() || legs.len() > KeyLeg::MOST {
+            return Err(fault("", format!("{} legs were given, and {ALLOWED}", legs.len())));
         }
-        if policy.legs.is_empty() || policy.legs.len() > KeyLeg::MOST {
-            let given = policy.legs.len();
-            let fault = format!("{given} were given, and 1 to {} are allowed", KeyLeg::MOST);
-            return Err(SpecError::new("leg", fault));
+        let mut most = Vec::new();
+        for (position, leg) in legs.iter().enumerate() {
+            let at = format!("leg `{}`", leg.name);
+            if leg.name.is_empty() {
+                return Err(fault(&at, "every leg needs a name"));
+            }
+            if legs[..position].iter().any(|other| other.name == leg.name) {
+                return Err(fault(&at, "another leg has this name, and names are unique"));
+            }
+            most.push(check_rule(&leg.rule).map_err(|error| fault(&at, error.to_string()))?);
         }
-        let (mut counted, mut most) = (Vec::new(), Vec::new());
-        for (position, leg) in policy.legs.iter().enumerate() {
-            let (rule, units) = rule_of(leg).map_err(|error| error.of_leg(position, &leg.name))?;
-            counted.push(KeyLeg::new(leg.name.as_str(), rule));
-            most.push(units);
-        }
-        let costs = policy.legs.iter().map(|leg| leg.per.as_deref().map(Cost::interned));
+        let counted = legs.iter().map(|leg| KeyLeg::new(leg.name.clone(), leg.rule));
         Ok(Self {
-            labels: counted.iter().map(|leg| leg.name.clone()).collect(),
-            counted: counted.into(),
-            costs: costs.collect(),
+            counted: counted.collect(),
+            labels: legs.iter().map(|leg| leg.name.clone()).collect(),
+            costs: legs.iter().map(|leg| leg.cost).collect(),
             most: most.into(),
         })
     }
@@ -79,14 +76,20 @@ impl Legs {
         }
     }
 
-    /// Its name in refusals.
+    /// Its name.
     pub(super) fn name(&self, leg: usize) -> &str {
         &self.labels[leg]
     }
 
-    /// The leg with this name in refusals.
+    /// Its name as a refusal has it: a long one is cut.
+    pub(super) fn leg_name(&self, leg: usize) -> LegName {
+        LegName::copied(&self.labels[leg])
+    }
+
+    /// The leg with this name, in full or as in refusals.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
-        self.labels.iter().position(|label| **label == *name)
+        let whole = self.labels.iter().position(|label| **label == *name);
+        whole.or_else(|| (0..self.labels.len()).find(|&leg| self.leg_name(leg) == *name))
     }
 
     /// The same legs: one step can carry asks for both.
@@ -102,6 +105,15 @@ impl Legs {
     /// What a leg counts; calls where there is nothing.
     pub(super) fn cost(&self, leg: usize) -> Option<Cost> {
         self.costs[leg]
+    }
+
+    /// `description` with the name of a leg and what it counts.
+    pub(super) fn describe<'a>(&'a self, leg: usize, description: Description<'a>) -> Description<'a> {
+        let description = description.named(&self.labels[leg]);
+        match self.cost(leg) {
+            Some(cost) => description.per(cost),
+            None => description,
+        }
     }
 
     /// The units of each leg; otherwise the leg whose cost is not named.
@@ -165,39 +177,14 @@ impl Legs {
     }
 }
 
-/// The rule by which a store counts a leg, and the most units that it gives at once.
-fn rule_of(leg: &LegSpec) -> Result<(Rule, u64), SpecError> {
-    let plain = LegSpec {
-        per: leg.per.clone(),
-        ..LegSpec::new(leg.name.clone(), leg.rule.clone())
-    };
-    if *leg != plain {
-        let fault = "`inherit`, `shadow`, `when` or `peak` was given, and a store does none of them";
-        return Err(SpecError::new("kind", fault));
+/// How many legs a key may have.
+pub(super) const ALLOWED: &str = "1 to 16 are allowed";
+const _: () = assert!(KeyLeg::MOST == 16);
+
+/// The error of limits at which there is a fault.
+pub(super) fn fault(at: &str, fault: impl Into<Box<str>>) -> RemoteError {
+    RemoteError::Keyed {
+        at: at.into(),
+        fault: fault.into(),
     }
-    let rule = if let Some(bucket) = leg.rule.get::<TokenBucketRule>() {
-        Rule::Rate { quota: bucket.quota }
-    } else if let Some(window) = leg.rule.get::<SlidingWindowRule>() {
-        Rule::Window {
-            limit: window.limit,
-            length: window.window,
-        }
-    } else if let Some(semaphore) = leg.rule.get::<SemaphoreRule>() {
-        Rule::Permits {
-            limit: semaphore.limit as u64,
-        }
-    } else {
-        let fault = format!(
-            "`{}` was given, and a store counts `semaphore`, `sliding-window` and `token-bucket`",
-            leg.rule.kind()
-        );
-        return Err(SpecError::new("kind", fault));
-    };
-    let key = if matches!(rule, Rule::Rate { .. }) {
-        "quota"
-    } else {
-        "limit"
-    };
-    let most = check_rule(&rule).map_err(|error| SpecError::new(key, error.to_string()))?;
-    Ok((rule, most))
 }

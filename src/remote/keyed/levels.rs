@@ -1,7 +1,7 @@
 //! The levels of a limiter of many keys, and the tiers of their keys: which legs a key has.
 
-use super::legs::Legs;
-use crate::policy::spec::{KeyTier, KeyedSpec, SpecError};
+use super::legs::{ALLOWED, Legs, fault};
+use super::limits::{KeyLimits, KeyedLimits, RemoteLeg};
 use crate::remote::error::RemoteError;
 use crate::remote::step::KeyLeg;
 use std::collections::BTreeMap;
@@ -16,38 +16,37 @@ pub(super) struct Level {
 
 /// The legs by tier.
 pub(super) struct Tiers {
-    named: BTreeMap<String, Arc<Legs>>,
+    named: BTreeMap<Box<str>, Arc<Legs>>,
     default: Arc<Legs>,
-    keys: BTreeMap<String, Arc<Legs>>,
+    keys: BTreeMap<Box<str>, Arc<Legs>>,
 }
 
 impl Tiers {
-    /// The tiers of `spec`. Legs that are as they were stay the same, with what is known of them.
-    pub(super) fn of(spec: &KeyedSpec, before: Option<&Self>) -> Result<Self, SpecError> {
-        let same = |known: Option<&Arc<Legs>>, legs: Legs| match known {
-            Some(known) if **known == legs => Arc::clone(known),
-            _ => Arc::new(legs),
-        };
-        spec.check("keys", &BTreeMap::new())?;
-        let mut named = BTreeMap::new();
-        for (tier, policy) in &spec.tiers {
-            let legs = Legs::of(policy).map_err(|error| error.within(&["tier", tier]))?;
-            let known = before.and_then(|before| before.named.get(tier));
-            named.insert(tier.clone(), same(known, legs));
+    /// The tiers of `limits`. Legs that are as they were stay the same, with what is known of them.
+    pub(super) fn of(limits: &KeyedLimits, before: Option<&Self>) -> Result<Self, RemoteError> {
+        if limits.max_keys == 0 {
+            return Err(fault("", "at most 0 keys were given, and at least 1 is needed"));
         }
+        let mut named = BTreeMap::new();
+        for (tier, legs) in &limits.tiers {
+            let known = before.and_then(|before| before.named.get(tier));
+            named.insert(tier.clone(), legs_at("tier", tier, legs, known)?);
+        }
+        let of_tier = |at: &str, tier: &str| {
+            let known = || named.keys().map(|tier| &**tier).collect::<Vec<_>>().join(", ");
+            let no_tier = || fault(at, format!("`{tier}` is no tier, and there are: {}", known()));
+            named.get(tier).map(Arc::clone).ok_or_else(no_tier)
+        };
         let mut keys = BTreeMap::new();
-        for (key, tier) in &spec.keys {
-            let legs = match tier {
-                KeyTier::Named(tier) => Arc::clone(&named[tier]),
-                KeyTier::Own(policy) => {
-                    let legs = Legs::of(policy).map_err(|error| error.within(&["keys", key]))?;
-                    same(before.and_then(|before| before.keys.get(key)), legs)
-                }
+        for (key, of) in &limits.keys {
+            let legs = match of {
+                KeyLimits::Tier(tier) => of_tier(&format!("key `{key}`"), tier)?,
+                KeyLimits::Own(legs) => legs_at("key", key, legs, before.and_then(|before| before.keys.get(key)))?,
             };
             keys.insert(key.clone(), legs);
         }
         Ok(Self {
-            default: Arc::clone(&named[&spec.default]),
+            default: of_tier("the default", &limits.default)?,
             named,
             keys,
         })
@@ -64,6 +63,19 @@ impl Tiers {
     pub(super) fn have_permits(&self) -> bool {
         self.all().any(|legs| legs.has_permits())
     }
+}
+
+/// The legs of a tier or a key, the `known` ones if these are the same.
+fn legs_at(of: &str, name: &str, legs: &[RemoteLeg], known: Option<&Arc<Legs>>) -> Result<Arc<Legs>, RemoteError> {
+    let legs = Legs::of(legs).map_err(|error| match error {
+        RemoteError::Keyed { at, fault: why } if at.is_empty() => fault(&format!("{of} `{name}`"), why),
+        RemoteError::Keyed { at, fault: why } => fault(&format!("{of} `{name}`, {at}"), why),
+        other => other,
+    })?;
+    Ok(match known {
+        Some(known) if **known == legs => Arc::clone(known),
+        _ => Arc::new(legs),
+    })
 }
 
 impl Level {
@@ -83,18 +95,17 @@ impl Level {
                 return Err(Self::error(&level.name, "each name once"));
             }
             if level.tiers.have_permits() && others.clone().any(|other| other.tiers.have_permits()) {
-                let fault = "`semaphore` was given at a second level, and one step holds permits at one of them";
-                return Err(SpecError::new("kind", fault).within(&["level", &level.name]).into());
+                let why = "permits were given at a second level, and one step holds permits at one of them";
+                return Err(fault(&format!("level `{}`", level.name), why));
             }
         }
         let most = |level: &Self| level.tiers.all().map(|legs| legs.counted.len()).max();
         let given: usize = levels.iter().filter_map(most).sum();
         if given > KeyLeg::MOST {
-            let fault = format!(
-                "{given} were given at all levels, and 1 to {} are allowed",
-                KeyLeg::MOST
-            );
-            return Err(SpecError::new("leg", fault).into());
+            return Err(fault(
+                "",
+                format!("{given} legs were given at all levels, and {ALLOWED}"),
+            ));
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod held;
 mod key;
 mod legs;
 mod levels;
+mod limits;
 mod permit;
 mod reserved;
 mod stats;
@@ -21,11 +22,12 @@ use super::error::RemoteError;
 use super::key::Key;
 use super::limiter::Remote;
 use super::memory::Memory;
-use crate::policy::spec::KeyedSpec;
-use crate::sync::wake::{PanicCollector, wake_all};
+use crate::sync::unwind::quietly;
+use crate::sync::wake::wake_all;
 use crate::time::Clock;
 pub use builder::RemoteKeyedBuilder;
 pub use key::RemoteKey;
+pub use limits::{KeyedLimits, RemoteLeg};
 use parking_lot::Mutex;
 pub use permit::{RemoteKeyPermit, RemoteKeyTicket};
 pub use stats::RemoteKeyedStats;
@@ -41,7 +43,7 @@ pub use usage::RemoteKeyUsage;
 /// them, or from none, and names the leg that admits last and the instant at which it does. One connection and one
 /// [driver](super::Driver) serve any number of keys.
 ///
-/// The policies are those of a [`KeyedSpec`], which may come from the file of a service: a tier for most keys, and others for some.
+/// The legs are those of [`KeyedLimits`]: a tier for most keys, and others for some.
 ///
 /// # Bounds
 /// In any span `t` all processes together take at most `burst + rate x t` of a bucket, and at most the limit of a window in any
@@ -57,7 +59,7 @@ pub use usage::RemoteKeyUsage;
 /// key is under way travel together in the next one.
 ///
 /// # Memory
-/// A key is known here while a step is under way, a permit is held or awaited, or a refusal holds, and no key beyond [`KeyedSpec::max_keys`]: another one is
+/// A key is known here while a step is under way, a permit is held or awaited, or a refusal holds, and no key beyond [`KeyedLimits::max_keys`]: another one is
 /// refused as [`QueueFull`](crate::Reason::QueueFull) then. The store forgets a key once all that was taken has come back.
 ///
 /// # Outages
@@ -77,20 +79,19 @@ pub use usage::RemoteKeyUsage;
 /// a [`Policy`](crate::Policy) around a [`RemoteKey`] keep their order within this process.
 ///
 /// ```
-/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-/// # use tollgate::remote::{Key, Memory, Remote};
-/// # use tollgate::{Ask, Cost, ManualClock};
+/// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
+/// # use tollgate::{Ask, Cost, ManualClock, Quota};
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
 /// const TOKENS: Cost = Cost::new("tokens");
 /// let clock = ManualClock::new();
 /// let store = Arc::new(Memory::new(&clock));
-/// let tenant = PolicySpec::new([
-///     LegSpec::new("requests", LegRule::token_bucket("60/min burst 10".parse()?)),
-///     LegSpec::new("tokens", LegRule::token_bucket("6000/min burst 1000".parse()?)).per("tokens"),
-/// ]);
-/// let spec = KeyedSpec::new(100_000, "free", tenant);
-/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(store)?;
+/// let legs = [
+///     RemoteLeg::rate("requests", Quota::per_minute(60).burst(10)),
+///     RemoteLeg::rate("tokens", Quota::per_minute(6_000).burst(1_000)).per(TOKENS),
+/// ];
+/// let limits = KeyedLimits::new(100_000, "free", legs);
+/// let tenants = Remote::keyed(Key::new("tenants")?, limits).on(&clock).in_place(store)?;
 /// clock.run(async {
 ///     let acme = tenants.get("acme").unwrap();
 ///     let mut permit = acme.acquire_now(Ask::one().cost(TOKENS, 900)).await.unwrap();
@@ -102,7 +103,7 @@ pub use usage::RemoteKeyUsage;
 ///     assert!(acme.acquire_now(Ask::one().cost(TOKENS, 800)).await.is_ok());
 ///     assert!(tenants.get("another").unwrap().acquire_now(Ask::one().cost(TOKENS, 1_000)).await.is_ok());
 /// });
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), tollgate::remote::RemoteError>(())
 /// ```
 pub struct RemoteKeyed<B: Backend> {
     handles: Arc<Handles<B>>,
@@ -121,21 +122,16 @@ struct Shared<B> {
 struct Handles<B: Backend>(Arc<Shared<B>>);
 
 impl<B> Shared<B> {
-    /// Changes the client, and wakes and notifies once it is unlocked.
+    /// Changes the client, and wakes once it is unlocked.
     fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
         let mut client = self.client.lock();
         let result = change(&mut client);
-        let (wakers, notifies, aborts) = client.take_wakers();
+        let (wakers, aborts) = client.take_wakers();
         let stale = client.take_stale();
         drop(client);
         drop(stale);
-        if !wakers.is_empty() || !notifies.is_empty() || !aborts.is_empty() {
-            let mut panics = PanicCollector::default();
-            aborts.iter().for_each(|listening| panics.run(|| listening.abort()));
-            panics.run(|| wake_all(wakers));
-            notifies.iter().for_each(|notify| panics.run(|| notify.notify_all()));
-            panics.end();
-        }
+        aborts.iter().for_each(|listening| quietly(|| listening.abort()));
+        wake_all(wakers);
         result
     }
 }
@@ -147,10 +143,9 @@ impl<B: Backend> Drop for Handles<B> {
 }
 
 impl Remote<Memory> {
-    /// A policy of rates, windows and permits for each key, as `spec` says. `name` comes before the keys at the store. See
-    /// [`RemoteKeyed`].
-    pub fn keyed(name: Key, spec: KeyedSpec) -> RemoteKeyedBuilder {
-        Self::levels(name, [("", spec)])
+    /// Rates, windows and permits for each key, as `limits` say. `name` comes before the keys at the store. See [`RemoteKeyed`].
+    pub fn keyed(name: Key, limits: KeyedLimits) -> RemoteKeyedBuilder {
+        Self::levels(name, [("", limits)])
     }
 
     /// Policies for keys of several levels, such as organisations, teams and users, of which [one step of the
@@ -161,19 +156,18 @@ impl Remote<Memory> {
     ///
     /// # Errors
     /// Found when it is built: [`RemoteError::Level`] for a name that is given twice, or that has a `:` or `/`;
-    /// [`RemoteError::Spec`] for semaphores at more than one level, and for more than [`KeyLeg::MOST`](super::KeyLeg::MOST) legs at all levels together.
+    /// [`RemoteError::Keyed`] for permits at more than one level, and for more than [`KeyLeg::MOST`](super::KeyLeg::MOST) legs at all levels together.
     ///
     /// ```
-    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-    /// # use tollgate::remote::{Key, Memory, Remote};
-    /// # use tollgate::ManualClock;
+    /// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
+    /// # use tollgate::{ManualClock, Quota};
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
-    /// let level = |quota: &str| {
-    ///     let requests = LegSpec::new("requests", LegRule::token_bucket(quota.parse()?));
-    ///     Ok::<_, tollgate::QuotaError>(KeyedSpec::new(1_000, "all", PolicySpec::new([requests])))
+    /// let level = |burst| {
+    ///     let requests = RemoteLeg::rate("requests", Quota::per_second(1).burst(burst));
+    ///     KeyedLimits::new(1_000, "all", [requests])
     /// };
-    /// let levels = [("organisation", level("1/s burst 3")?), ("user", level("1/s burst 2")?)];
+    /// let levels = [("organisation", level(3)), ("user", level(2))];
     /// let limits = Remote::levels(Key::new("calls")?, levels).on(&clock).in_place(Memory::new(&clock))?;
     /// clock.run(async {
     ///     let ann = limits.get_all(&[("organisation", "acme"), ("user", "ann")]).unwrap();
@@ -185,13 +179,13 @@ impl Remote<Memory> {
     ///     assert_eq!(bob.key_of(refused.leg()).unwrap().as_str(), "calls:organisation:acme");
     ///     assert!(bob.acquire_now(1).await.is_ok());
     /// });
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
     /// ```
     pub fn levels<L: Into<Box<str>>>(
         name: Key,
-        levels: impl IntoIterator<Item = (L, KeyedSpec)>,
+        levels: impl IntoIterator<Item = (L, KeyedLimits)>,
     ) -> RemoteKeyedBuilder {
-        let levels = levels.into_iter().map(|(level, spec)| (level.into(), spec));
+        let levels = levels.into_iter().map(|(level, limits)| (level.into(), limits));
         RemoteKeyedBuilder::new(name, levels.collect())
     }
 }
@@ -281,21 +275,21 @@ impl<B: Backend> RemoteKeyed<B> {
     /// and kind. The bound of keys stays as it was built.
     ///
     /// # Errors
-    /// [`RemoteError::Spec`] when a leg is of a kind that stores do not count: nothing has changed then.
-    pub fn apply(&self, spec: &KeyedSpec) -> Result<(), RemoteError> {
-        self.apply_to("", spec)
+    /// [`RemoteError::Keyed`] when a leg has numbers that stores do not count: nothing has changed then.
+    pub fn apply(&self, limits: &KeyedLimits) -> Result<(), RemoteError> {
+        self.apply_to("", limits)
     }
 
     /// Puts other tiers of one [level](Remote::levels) in force, as [`apply`](Self::apply) does.
     ///
     /// # Errors
     /// As `apply`, and as [`Remote::levels`]: nothing has changed then.
-    pub fn apply_to(&self, level: &str, spec: &KeyedSpec) -> Result<(), RemoteError> {
+    pub fn apply_to(&self, level: &str, limits: &KeyedLimits) -> Result<(), RemoteError> {
         let levels = &self.handles.0.levels;
         let before = Arc::clone(&levels.lock());
         let mut after = Vec::clone(&before);
         let level = &mut after[Level::position(&before, level)?];
-        level.tiers = Arc::new(Tiers::of(spec, Some(&level.tiers))?);
+        level.tiers = Arc::new(Tiers::of(limits, Some(&level.tiers))?);
         Level::check(&after)?;
         let replaced = std::mem::replace(&mut *levels.lock(), Arc::new(after));
         drop(replaced);

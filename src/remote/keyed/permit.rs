@@ -98,15 +98,14 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// Without reservations, and for rates, it does nothing: what was taken is charged.
     ///
     /// ```
-    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
     /// # use tollgate::{Ask, Cost, ManualClock};
     /// # use std::time::Duration;
     /// const TOKENS: Cost = Cost::new("tokens");
     /// let clock = ManualClock::new();
-    /// let day = LegSpec::new("tokens", LegRule::sliding_window(1_000, Duration::from_secs(86_400))).per("tokens");
-    /// let spec = KeyedSpec::new(100, "free", PolicySpec::new([day]));
-    /// let tenants = Remote::keyed(Key::new("tenants")?, spec).reserves(true).on(&clock).in_place(Memory::new(&clock))?;
+    /// let day = RemoteLeg::window("tokens", 1_000, Duration::from_secs(86_400)).per(TOKENS);
+    /// let limits = KeyedLimits::new(100, "free", [day]);
+    /// let tenants = Remote::keyed(Key::new("tenants")?, limits).reserves(true).on(&clock).in_place(Memory::new(&clock))?;
     /// let acme = tenants.get("acme")?;
     /// clock.run(async {
     ///     let mut permit = acme.acquire_now(Ask::one().cost(TOKENS, 900)).await.unwrap();
@@ -118,7 +117,9 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// ```
     pub fn spend(&mut self, cost: Cost, units: u64) {
         let key = self.limiter().clone();
-        let Some(ticket) = self.ticket_mut() else { return };
+        let Some(ticket) = self.ticket_mut().as_mut() else {
+            return;
+        };
         let before = ticket.charge();
         for leg in key.legs.counting(cost).filter(|&leg| key.legs.is_window(leg)) {
             ticket.spent[leg] = ticket.spent[leg].saturating_add(units).min(ticket.units[leg]);
@@ -136,15 +137,13 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// It may be dropped at any point.
     ///
     /// ```
-    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
     /// # use tollgate::time::Sleep;
     /// # use tollgate::ManualClock;
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
-    /// let policy = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(4))]);
-    /// let spec = KeyedSpec::new(100, "free", policy);
-    /// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+    /// let limits = KeyedLimits::new(100, "free", [RemoteLeg::permits("in flight", 4)]);
+    /// let tenants = Remote::keyed(Key::new("tenants")?, limits).on(&clock).in_place(Memory::new(&clock))?;
     /// # clock.run(async {
     /// let permit = tenants.get("acme").unwrap().acquire(1).await.unwrap();
     /// let work = Sleep::until(&clock, clock.after(clock.now(), Duration::from_secs(60)));
@@ -155,7 +154,7 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// ```
     pub async fn lost(&self) {
         let (key, shared) = (self.limiter(), &*self.limiter().handles.0);
-        let Some(ticket) = (*self.ticket()).filter(|ticket| ticket.lease > 0) else {
+        let Some(ticket) = self.ticket().copied().filter(|ticket| ticket.lease > 0) else {
             return std::future::pending().await;
         };
         let mut watching = Watching { key, number: None };
@@ -180,7 +179,7 @@ impl<B: Backend> RemoteKeyPermit<B> {
 
     /// How long its permits are valid unless their lease is renewed; zero when they are lost. `None` if it has none.
     pub fn good_for(&self) -> Option<Duration> {
-        let ticket = (*self.ticket()).filter(|ticket| ticket.lease > 0)?;
+        let ticket = self.ticket().copied().filter(|ticket| ticket.lease > 0)?;
         let (key, shared) = (self.limiter(), &self.limiter().handles.0);
         let now = shared.clock.now();
         shared.with(|client| {

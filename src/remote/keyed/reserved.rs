@@ -233,15 +233,15 @@ impl Reservations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::spec::{LegRule, LegSpec, PolicySpec};
+    use crate::core::ask::Cost;
+    use crate::remote::keyed::limits::RemoteLeg;
     use crate::remote::step::KeyLeg;
     use crate::time::ManualClock;
     use std::time::Duration;
 
     fn legs() -> Arc<Legs> {
-        let window = LegSpec::new("tokens", LegRule::sliding_window(100, Duration::from_secs(60))).per("tokens");
-        let slots = LegSpec::new("slots", LegRule::semaphore(3));
-        Arc::new(Legs::of(&PolicySpec::new([window, slots])).unwrap())
+        let window = RemoteLeg::window("tokens", 100, Duration::from_secs(60)).per(Cost::new("tokens"));
+        Arc::new(Legs::of(&[window, RemoteLeg::permits("slots", 3)]).unwrap())
     }
 
     fn charge(units: u64, spent: u64) -> Charge {

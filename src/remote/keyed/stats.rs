@@ -6,13 +6,11 @@ use crate::time::Instant;
 /// The state of a limiter of many keys in this process, and counts since it was built. From [`RemoteKeyed::stats`](super::RemoteKeyed::stats).
 ///
 /// ```
-/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-/// # use tollgate::remote::{Key, Memory, Remote, RemoteKeyedStats};
+/// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteKeyedStats, RemoteLeg};
 /// # use tollgate::ManualClock;
 /// let clock = ManualClock::new();
-/// let policy = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(4))]);
-/// let spec = KeyedSpec::new(100, "free", policy);
-/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+/// let limits = KeyedLimits::new(100, "free", [RemoteLeg::permits("in flight", 4)]);
+/// let tenants = Remote::keyed(Key::new("tenants")?, limits).on(&clock).in_place(Memory::new(&clock))?;
 /// let acme = tenants.get("acme")?;
 /// clock.run(async {
 ///     let permit = acme.acquire(3).await.unwrap();

@@ -1,22 +1,21 @@
 //! The usage of a key, leg by leg.
 
 use super::legs::Legs;
-use crate::core::status::{State, Status};
+use crate::core::status::{Description, State};
 use crate::remote::backend::Rule;
+use crate::remote::limiter::kind_of;
 use crate::remote::step::LegUsage;
 use std::sync::Arc;
 
 /// What the store says of a key: see [`RemoteKey::usage`](super::RemoteKey::usage).
 ///
 /// ```
-/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::remote::{Key, KeyedLimits, Memory, Remote, RemoteLeg};
 /// # use tollgate::status::State;
 /// # use tollgate::ManualClock;
 /// let clock = ManualClock::new();
-/// let free = PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(4))]);
-/// let spec = KeyedSpec::new(1_000, "free", free);
-/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+/// let limits = KeyedLimits::new(1_000, "free", [RemoteLeg::permits("slots", 4)]);
+/// let tenants = Remote::keyed(Key::new("tenants")?, limits).on(&clock).in_place(Memory::new(&clock))?;
 /// clock.run(async {
 ///     let acme = tenants.get("acme")?;
 ///     let _permit = acme.acquire(3).await.unwrap();
@@ -41,39 +40,30 @@ impl RemoteKeyUsage {
         }
     }
 
-    /// The status of each leg, in order, with the limits that this process has. The waiters of a semaphore are counted by process.
-    pub fn legs(&self) -> impl Iterator<Item = Status<'_>> {
+    /// Each leg, in order, with the limits that this process has. The waiters of a semaphore are counted by process.
+    pub fn legs(&self) -> impl Iterator<Item = Description<'_>> {
         let legs = self.legs.counted.iter().zip(&*self.usage).enumerate();
-        legs.filter_map(|(position, (leg, usage))| {
-            let (kind, state) = match leg.rule {
-                Rule::Permits { limit } => {
-                    let state = State::Permits {
-                        limit,
-                        in_use: usage.in_use,
-                        waiting: usage.waiting,
-                    };
-                    ("remote_semaphore", state)
-                }
+        legs.map(|(position, (leg, usage))| {
+            let state = match leg.rule {
+                Rule::Permits { limit } => State::Permits {
+                    limit,
+                    in_use: usage.in_use,
+                    waiting: usage.waiting,
+                },
                 Rule::Rate { quota } => {
                     let available = quota.burst_size().saturating_sub(usage.in_use);
-                    ("remote_rate", quota.status(available, usage.after)?)
+                    quota.status(available, usage.after)
                 }
-                Rule::Window { limit, length } => {
-                    let state = State::Rate {
-                        limit,
-                        window: length,
-                        available: limit.saturating_sub(usage.in_use),
-                        next: usage.after,
-                        reset: None,
-                    };
-                    ("remote_window", state)
-                }
+                Rule::Window { limit, length } => State::Rate {
+                    limit,
+                    window: length,
+                    available: limit.saturating_sub(usage.in_use),
+                    next: usage.after,
+                    reset: None,
+                },
             };
-            let status = Status::new(self.legs.name(position), kind, state);
-            Some(match self.legs.cost(position) {
-                Some(cost) => status.per(cost),
-                None => status,
-            })
+            self.legs
+                .describe(position, Description::new(kind_of(&leg.rule)).state(state))
         })
     }
 }

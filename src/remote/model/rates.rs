@@ -6,7 +6,7 @@
 
 use super::bucket::{Bucket, Fill};
 use super::{Outcome, micros, next_token};
-use crate::rate::{LimitedMeter as _, Meter as _, WindowMeter};
+use crate::rate::{Inherit, Machine as _, Parts, Ring};
 use crate::remote::backend::{Grant, Request, Rule, Session, SyncReply, SyncRequest, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(crate) struct Rates {
 #[derive(Debug)]
 pub(crate) enum Meter {
     Bucket(Bucket, Fill),
-    Window(WindowMeter, Duration),
+    Window(Ring<Parts>, Duration),
 }
 
 /// A session of [`Rates`].
@@ -92,7 +92,8 @@ impl Meter {
 
     fn window(now: u64, limit: u64, length: Duration) -> Self {
         let segments = Rule::SEGMENTS as usize;
-        Self::Window(WindowMeter::new(now, segments, segment(length), limit), length)
+        let parts = Parts::in_ticks(now, segments, segment(length));
+        Self::Window(Ring::new(now, parts, limit), length)
     }
 
     /// Adopts another rule; taken tokens stay taken.
@@ -105,9 +106,8 @@ impl Meter {
                     *fill = new;
                 }
             }
-            (Meter::Window(window, _), Rule::Window { limit, .. }) if window.limit() != *limit => {
-                let room = i128::from(*limit) - (i128::from(window.limit()) - window.room());
-                window.set_limit(*limit, room);
+            (Meter::Window(window, _), Rule::Window { limit, .. }) if window.window_limit() != Some(*limit) => {
+                window.set_limit(*limit, Inherit::AsIs);
             }
             _ => {}
         }
@@ -132,7 +132,9 @@ impl Meter {
     pub(crate) fn take(&mut self, n: u64) {
         match self {
             Meter::Bucket(bucket, fill) => bucket.take(fill, n),
-            Meter::Window(window, _) => drop(window.take(n)),
+            Meter::Window(window, _) => {
+                window.take(n);
+            }
         }
     }
 
@@ -174,7 +176,7 @@ impl Meter {
     fn limit(&self) -> u64 {
         match self {
             Meter::Bucket(_, fill) => fill.burst(),
-            Meter::Window(window, _) => window.limit(),
+            Meter::Window(window, _) => window.window_limit().unwrap_or(u64::MAX),
         }
     }
 

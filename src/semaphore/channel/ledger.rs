@@ -7,8 +7,6 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
     limit: usize,
-    /// The largest limit that was set.
-    largest: usize,
     existing: usize,
     closed: bool,
 }
@@ -28,7 +26,6 @@ impl Ledger {
     pub(crate) fn new() -> Self {
         Self {
             limit: 0,
-            largest: 0,
             existing: 0,
             closed: false,
         }
@@ -36,11 +33,6 @@ impl Ledger {
 
     pub(crate) fn limit(&self) -> usize {
         self.limit
-    }
-
-    /// True for more than any limit that was ever set, where one above zero was.
-    pub(crate) fn is_oversized(&self, n: usize) -> bool {
-        self.largest > 0 && n > self.largest
     }
 
     /// Held or free.
@@ -62,7 +54,6 @@ impl Ledger {
     #[must_use = "the ledger counts the tokens already"]
     pub(crate) fn set_limit(&mut self, limit: usize) -> usize {
         self.limit = limit;
-        self.largest = self.largest.max(limit);
         if self.closed {
             return 0;
         }

@@ -17,30 +17,27 @@
 //! a shrink overlap.
 //!
 //! The lock is held while crossbeam unparks a thread. No waker and no foreign code runs under it: a token that is
-//! destroyed there is dissolved, not dropped, and the [`Notify`] fires afterwards.
+//! destroyed there is dissolved, not dropped, and the queue of policies is notified afterwards.
 
 mod ledger;
 mod link;
 
+use super::atomic::Closed;
 use super::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 use super::limiter::SemaphoreTicket;
 use crate::blocking;
 use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{State, Status};
-use crate::core::turns::Turns;
-use crate::semaphore::queue::Key;
-use crate::sync::notify::Notify;
+use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::core::status::{Description, State};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
-use crate::sync::wait_queue::{QueueId, WaitQueue};
-use crate::time::ClockReading;
+use crate::sync::wait_queue::{Place, WaitQueue, Watch};
 use ledger::{Fate, Ledger};
 use link::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A permit that borrows its [`ChannelSemaphore`]. Dropping it gives the permits back.
@@ -85,7 +82,7 @@ pub type OwnedChannelPermit = Permit<Arc<ChannelSemaphore>>;
 /// # Fairness
 /// None. crossbeam wakes blocked receivers in the order in which they came, but it hands nothing over: a newcomer may take the
 /// message before the receiver that was woken. `select!` picks at random among the branches that are ready (`select_biased!`
-/// takes the first of them). Policies that wait take turns with each other, and compete with the receivers.
+/// takes the first of them). Among the policies that wait, the oldest head goes first. They compete with the receivers.
 ///
 /// **Starvation**: a policy that waits for several permits gets none for as long as receivers keep taking single ones. Where
 /// order matters, use [`Semaphore`](crate::Semaphore).
@@ -125,7 +122,7 @@ impl ChannelSemaphore {
     ///
     /// A received token is a permit. Receiving fails once the semaphore has been closed or dropped.
     pub fn receiver(&self) -> &Receiver<ChannelToken> {
-        // Relaxed: the caller of `is_pristine` has it alone, and so has seen the writes of earlier owners. A load first: the
+        // Relaxed: the caller that asks whether it is as new has it alone, and so has seen the writes of earlier owners. A load first: the
         // cache line stays shared.
         if !self.shown.load(Ordering::Relaxed) {
             self.shown.store(true, Ordering::Relaxed);
@@ -257,9 +254,8 @@ impl std::error::Error for ChannelLimitError {}
 /// Where tokens come from and go back to.
 struct TokenChannel {
     receiver: Receiver<ChannelToken>,
-    notify: Notify,
     /// The policies that wait.
-    turns: Turns,
+    queue: WaitQueue,
     state: Mutex<ChannelState>,
 }
 
@@ -274,8 +270,7 @@ impl TokenChannel {
         let (sender, receiver) = unbounded();
         Arc::new(Self {
             receiver,
-            notify: Notify::new(),
-            turns: Turns::new(),
+            queue: WaitQueue::new(LEG),
             state: Mutex::new(ChannelState {
                 ledger: Ledger::new(),
                 sender: Some(sender),
@@ -294,9 +289,18 @@ impl TokenChannel {
         (state.ledger.is_closed(), state.ledger.limit(), self.receiver.len())
     }
 
-    /// True for more permits than any limit that was ever set, where one above zero was.
-    fn is_oversized(&self, n: usize) -> bool {
-        self.lock().ledger.is_oversized(n)
+    /// Would `units` permits be free, behind `ahead` others?
+    fn judge(&self, units: u64, ahead: u64) -> Result<(), Refusal> {
+        let (closed, limit, free) = self.look();
+        // A limit of zero is a pause.
+        let oversized = units > ChannelSemaphore::MAX_PERMITS as u64 || limit > 0 && units > limit as u64;
+        let fits = units == 0 || units.saturating_add(ahead) <= free as u64;
+        match (closed, oversized) {
+            (true, _) => Err(Refusal::new(Reason::Closed, LEG, Wait::Never)),
+            (false, true) => Err(Refusal::new(Reason::Oversized, LEG, Wait::Never)),
+            (false, false) if fits => Ok(()),
+            (false, false) => Err(Refusal::new(Reason::Saturated, LEG, Wait::EVENT)),
+        }
     }
 
     /// Makes `n` tokens free. Under the lock.
@@ -334,7 +338,7 @@ impl TokenChannel {
             self.put(&state, taken);
             drop(state);
             // Callers that asked while the tokens were away were refused.
-            self.notify.notify_all();
+            self.queue.notify();
             return Err(TryAcquireError::NoPermits);
         }
         Ok(())
@@ -351,14 +355,14 @@ impl TokenChannel {
                 }
             }
         }
-        self.notify.notify_all();
+        self.queue.notify();
     }
 
     /// The permits of `n` tokens never come back.
     fn lose(&self, n: usize) {
         self.lock().ledger.lose(n);
         // As after any change of the limit: a policy that wants more makes way.
-        self.notify.notify_reconfigured();
+        self.queue.changed();
     }
 
     fn set_limit(self: &Arc<Self>, limit: usize) {
@@ -368,7 +372,7 @@ impl TokenChannel {
             self.put(&state, made);
             self.withdraw(&mut state);
         }
-        self.notify.notify_reconfigured();
+        self.queue.changed();
     }
 
     fn close(&self) {
@@ -381,7 +385,7 @@ impl TokenChannel {
         };
         // Wakes all receivers: the channel is empty, and now it has no sender.
         drop(sender);
-        self.notify.notify_all();
+        self.queue.changed();
     }
 
     /// Destroys free tokens as long as the ledger wants it. Under the lock.
@@ -608,11 +612,7 @@ impl ChannelSemaphore {
     #[track_caller]
     fn wait(&self) -> Result<(), AcquireError> {
         blocking::check();
-        let token = self
-            .channel
-            .receiver
-            .recv()
-            .map_err(|_| AcquireError::of(Key::CLOSED))?;
+        let token = self.channel.receiver.recv().map_err(|_| AcquireError::from(Closed))?;
         token.dissolve();
         Ok(())
     }
@@ -629,106 +629,68 @@ impl ChannelSemaphore {
 
 const LEG: &str = "channel_semaphore";
 
-/// A policy waits by the `Notify`, not by receiving: its queue is driven by calls that must not block.
+/// A policy waits in a queue of its own, not by receiving: it is driven by calls that must not block. An ask above the limit is refused
+/// as [`Oversized`](crate::Reason::Oversized), unless the limit is zero, which is a pause.
 impl Limiter for ChannelSemaphore {
     type Ticket = SemaphoreTicket;
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
-        let units = demand.units();
-        let oversized = || Refusal::new(Reason::Oversized, LEG, units, Wait::Never);
-        let Some(n) = fits(units) else {
-            return Err(oversized());
-        };
-        let turns = &self.channel.turns;
-        let saturated = || {
-            if self.channel.is_oversized(n) {
-                return oversized();
-            }
-            // A request above the limit waits for a limit that was in force before, and holds up none that fit.
-            let wait = if n > self.limit() {
-                Wait::Event
-            } else {
-                Wait::Turn(turns)
-            };
-            Refusal::new(Reason::Saturated, LEG, units, wait)
-        };
-        if turns.is_waited() && n > 0 && turns.before(demand.holder(QueueId::of(turns)), units).is_anything() {
-            return Err(saturated());
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<SemaphoreTicket, Refusal> {
+        let (channel, units) = (&self.channel, demand.units());
+        if units > 0 {
+            channel
+                .queue
+                .check(demand, |units, ahead| channel.judge(units, ahead))?;
         }
-        match self.channel.take(n) {
-            Ok(()) => Ok(SemaphoreTicket::new(n)),
-            Err(TryAcquireError::NoPermits) => Err(saturated()),
-            Err(TryAcquireError::Closed) => Err(Refusal::new(Reason::Closed, LEG, units, Wait::Never)),
-        }
+        let n = usize::try_from(units).unwrap_or(usize::MAX);
+        channel.take(n).map(|()| SemaphoreTicket::new(n)).map_err(|_| {
+            let saturated = Refusal::new(Reason::Saturated, LEG, Wait::EVENT);
+            // They may have come back meanwhile.
+            channel.judge(units, 0).err().unwrap_or(saturated)
+        })
     }
 
-    fn cancel(&self, ticket: SemaphoreTicket, _: &ClockReading) {
+    fn cancel(&self, ticket: SemaphoreTicket) {
         self.channel.give_back(ticket.permits());
     }
 
-    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: &ClockReading) {
-        self.channel.give_back(ticket.permits());
-    }
-
-    fn forget(&self, ticket: SemaphoreTicket) {
-        self.channel.lose(ticket.permits());
-    }
-
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        // An attempt for several notifies the callers that it kept out.
-        Callbacks {
-            roll_back: true,
-            ..Callbacks::FINISH
+    fn finish(&self, ticket: SemaphoreTicket, outcome: Outcome) {
+        match outcome {
+            Outcome::Forgotten => self.channel.lose(ticket.permits()),
+            _ => self.channel.give_back(ticket.permits()),
         }
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.channel.notify);
-        let units = demand.units();
-        let (closed, limit, free) = self.channel.look();
-        if closed {
-            return ReadyAt::never_for(Reason::Closed, LEG, units);
-        }
-        if fits(units).is_none_or(|n| self.channel.is_oversized(n)) {
-            return ReadyAt::never_for(Reason::Oversized, LEG, units);
-        }
-        let turns = &self.channel.turns;
-        let before = turns.before(demand.holder(QueueId::of(turns)), units);
-        if before.lapsed {
-            demand.redeem(QueueId::of(turns));
-        }
-        if units.saturating_add(demand.ahead()) <= free as u64 && (units == 0 || !before.is_anything()) {
-            ReadyAt::NOW
-        } else if limit > 0 && units > limit as u64 {
-            ReadyAt::on_raise(LEG)
-        } else {
-            ReadyAt::in_turn(LEG, turns, units)
-        }
+    fn settle(&self, ticket: &mut SemaphoreTicket, settlement: &Settlement) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        self.channel.give_back(ticket.lower_to(actual));
+        1
     }
 
-    /// Waiters wait in the channel, which does not count them.
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let channel = &self.channel;
+        channel.queue.look(demand, |units, ahead| channel.judge(units, ahead))
+    }
+
+    fn leave(&self, place: &Place) {
+        self.channel.queue.leave(place);
+    }
+
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.channel.queue.watch(watcher);
+    }
+
+    /// The waiters that receive are not among those that it shows: the channel does not count them.
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         let state = State::Permits {
             limit: self.limit() as u64,
             in_use: self.in_use() as u64,
-            waiting: 0,
+            waiting: self.channel.queue.len() as u64,
         };
-        visit(Status::new(LEG, LEG, state));
+        let as_new = self.channel.queue.is_empty() && self.is_untouched();
+        let leg = Description::new(LEG).state(state);
+        let leg = leg
+            .hands_over_to(&self.channel.queue)
+            .holds_permits_of(&self.channel.queue);
+        visit(leg.as_new(as_new));
     }
-
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        self.is_untouched()
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        visit(&self.channel.turns);
-    }
-}
-
-/// `units` as a number of permits, if a limit can be that large.
-fn fits(units: u64) -> Option<usize> {
-    usize::try_from(units)
-        .ok()
-        .filter(|&n| n <= ChannelSemaphore::MAX_PERMITS)
 }

@@ -16,9 +16,9 @@ fn extreme_asks_are_answered() {
     let window = SlidingWindow::new(1, Duration::from_secs(1)).unwrap().on(&clock);
     let semaphore = Semaphore::new(1);
     for (units, admitted) in [(0, true), (1, true), (2, false), (u64::MAX, false)] {
-        assert_eq!(bucket.reserve(units).is_ok(), admitted, "bucket, {units}");
-        assert_eq!(window.reserve(units).is_ok(), admitted, "window, {units}");
-        assert_eq!(semaphore.reserve(units).is_ok(), admitted, "semaphore, {units}");
+        assert_eq!(bucket.try_admit(units).is_ok(), admitted, "bucket, {units}");
+        assert_eq!(window.try_admit(units).is_ok(), admitted, "window, {units}");
+        assert_eq!(semaphore.try_admit(units).is_ok(), admitted, "semaphore, {units}");
     }
     assert_eq!(semaphore.try_admit(u64::MAX).unwrap_err().reason(), Reason::Oversized);
 }

@@ -19,8 +19,6 @@ fn panics() -> Vec<bool> {
         Box::new(|| drop(Arc::clone(&semaphore).blocking_acquire_owned())),
         Box::new(|| drop(Arc::clone(&semaphore).blocking_acquire_many_owned(2))),
         Box::new(|| drop(semaphore.blocking_acquire_timeout(SHORT))),
-        Box::new(|| drop(semaphore.request(1).blocking_acquire())),
-        Box::new(|| drop(Arc::clone(&semaphore).request_owned(1).blocking_acquire())),
         Box::new(|| drop(policy.admit_blocking(1))),
         Box::new(|| drop(policy.admit_blocking_timeout(1, SHORT))),
     ];

@@ -1,16 +1,13 @@
 //! A limiter behind a box, alone or as a leg, receives each call that concerns it.
 
 use tollgate::policy::Partitions;
-use tollgate::{Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Ask, Cost, Legs, Limiter, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 /// Admits all that fits, twice, and gives it back in between; alone in a box, and as a leg beside another.
 fn comes_back<L: Limiter + 'static>(name: &str, capacity: usize, make: impl Fn() -> L) {
     let boxed = make().boxed();
-    let legs = Policy::builder()
-        .limit(make())
-        .limit(Semaphore::new(1_000))
-        .build()
-        .unwrap();
+    let legs: Legs = [make().boxed(), Semaphore::new(1_000).boxed()].into_iter().collect();
+    let legs = Policy::new(legs);
     let static_policy = Policy::new(make().and(Semaphore::new(1_000)));
     for round in 0..3 {
         let alone: Vec<_> = std::iter::from_fn(|| boxed.try_admit(1).ok()).collect();
@@ -65,7 +62,7 @@ fn a_rate_in_a_box_is_settled_and_cancelled() {
     assert!(policy.try_admit(Ask::one().cost(TOKENS, 40)).is_err());
     assert_eq!(bucket.available(), 40, "the semaphore refused");
     drop(permit);
-    drop(policy.reserve(Ask::one().cost(TOKENS, 40)).unwrap());
+    policy.try_admit(Ask::one().cost(TOKENS, 40)).unwrap().cancel();
     assert_eq!(bucket.available(), 40);
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Ask, Clock, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 type Step<'a> = Box<dyn Fn() + 'a>;
 
@@ -58,22 +58,10 @@ const PERMITS: usize = 3;
 
 /// A semaphore of every kind.
 fn kinds() -> Vec<Semaphore> {
-    let order = |order| Semaphore::builder(PERMITS).order(order).build().unwrap();
-    let priority = Order::Priority {
-        classes: 2,
-        patience: 3,
-    };
-    let bounded = Semaphore::builder(PERMITS).max_queue(9).eviction(Eviction::Oldest);
     vec![
         Semaphore::new(PERMITS),
-        Semaphore::builder(PERMITS).overtakes(2).build().unwrap(),
-        order(Order::Lifo),
-        order(priority),
-        order(Order::RoundRobin { classes: 3 }),
-        order(Order::Shares(vec![2, 1])),
-        bounded.build().unwrap(),
         #[cfg(feature = "stats")]
-        Semaphore::builder(PERMITS).stats(&Clock::real()).build().unwrap(),
+        Semaphore::new(PERMITS).with_stats(&Clock::real()),
     ]
 }
 
@@ -158,25 +146,6 @@ fn an_acquire_dropped_at_any_poll_has_never_asked() {
     sweep_semaphore("acquire_many", |semaphore, _| {
         let semaphore = Arc::clone(semaphore);
         async move { semaphore.acquire_many(2).await.map(|_| ()) }
-    });
-}
-
-#[test]
-fn a_request_dropped_at_any_poll_has_never_asked() {
-    sweep_semaphore("request", |semaphore, _| {
-        let semaphore = Arc::clone(semaphore);
-        async move { semaphore.request(2).class(1).acquire().await.map(|_| ()) }
-    });
-    sweep_semaphore("request_owned", |semaphore, _| {
-        Arc::clone(semaphore).request_owned(2).class(1).acquire()
-    });
-    sweep_semaphore("request until", |semaphore, clock| {
-        let (semaphore, clock) = (Arc::clone(semaphore), clock.clone());
-        async move {
-            let deadline = clock.after(clock.now(), Duration::from_secs(1));
-            let request = semaphore.request(1).class(1);
-            request.acquire_until(&clock, deadline).await.map(|_| ())
-        }
     });
 }
 

@@ -6,12 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::policy::{Named, Per, PerCall};
-use tollgate::sync::Notify;
 use tollgate::{
-    And, Ask, BoxLimiter, BoxTicket, BucketTicket, Clock, ClockReading, Cost, Demand, Legs, Limiter, LimiterExt,
-    ManualClock, Outcome, Permit, Policy, PolicyBuilder, Quota, ReadyAt, Reason, Refusal, Rejection, Reservation,
-    Semaphore, SemaphorePermit, SlidingWindow, Ticket, TokenBucket,
+    Ask, BoxLimiter, BoxTicket, BucketTicket, Clock, ClockReading, Cost, Demand, Description, Leg, LegName, Legs,
+    Limiter, LimiterExt, ManualClock, Outcome, Permit, Policy, PolicyBuilder, Quota, Reason, Refusal, Semaphore,
+    SemaphorePermit, SlidingWindow, Ticket, TokenBucket, Wait,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -21,65 +19,34 @@ fn bucket(clock: &Clock, per_second: u64, burst: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_second(per_second).burst(burst)).on(clock)
 }
 
-/// A leg that would admit, as one look shows, and panics when it is asked.
+/// A leg that panics when it is asked.
 struct Panics;
 
 impl Limiter for Panics {
     type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
         resume_unwind(Box::new("a leg panicked"))
     }
-    fn admits(&self, _: Demand<'_>) -> bool {
-        true
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {}
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("panics"));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 #[test]
-fn a_full_semaphore_refuses_before_the_legs_before_it_are_taken_from() {
-    let full = |semaphore: Semaphore| Panics.and(semaphore.per(TOKENS).named("full"));
-    let refused = |semaphore: Semaphore, units: u64| {
-        let gate = full(semaphore);
-        let refused = gate.try_admit(Ask::one().cost(TOKENS, units)).unwrap_err();
-        assert_eq!(refused.leg(), "full");
-        (refused.reason(), refused.units())
-    };
-    assert_eq!(refused(Semaphore::new(3), 4), (Reason::Oversized, 4));
-    let lent = Semaphore::new(3);
-    lent.try_acquire_many(2).unwrap().forget();
-    assert_eq!(refused(lent, 2), (Reason::Saturated, 2));
-    let closed = Semaphore::new(0);
-    closed.close();
-    assert_eq!(refused(closed, 1), (Reason::Closed, 1));
-    let waited = Arc::new(Semaphore::new(1));
-    let _held = waited.try_acquire().unwrap();
-    let mut waiting = std::pin::pin!(waited.acquire());
-    assert!(
-        waiting
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-            .is_pending()
-    );
-    let gate = Panics.and(Arc::clone(&waited));
-    assert_eq!(gate.try_admit(1).unwrap_err().reason(), Reason::Saturated);
-}
-
-#[test]
-fn the_first_of_two_legs_that_refuse_is_named_whichever_is_looked_at_first() {
+fn the_first_of_two_legs_that_refuse_is_named() {
     let clock = ManualClock::new();
     let rate = bucket(&clock, 1, 2);
     let gate = (&rate).named("rate").and(Semaphore::new(0).named("full"));
     assert_eq!(gate.try_admit(1).unwrap_err().leg(), "full");
+    assert_eq!(rate.available(), 2);
     rate.try_acquire(2).unwrap();
     let refused = gate.try_admit(1).unwrap_err();
     assert_eq!((refused.leg(), refused.reason()), ("rate", Reason::RateExceeded));
-    // One that cannot be looked at so cheaply is asked, and rolled back.
     let window = SlidingWindow::new(2, Duration::from_secs(1)).unwrap().on(&clock);
     let gate = (&window).named("window").and(Semaphore::new(0).named("full"));
     assert_eq!(gate.try_admit(1).unwrap_err().leg(), "full");
@@ -191,7 +158,7 @@ fn a_refusal_names_the_leg_that_refused() {
     let refused = gate.try_admit(1).unwrap_err();
     assert_eq!((refused.leg(), refused.reason()), ("rpm", Reason::RateExceeded));
     assert_eq!(refused.retry_after(), Some(Duration::from_millis(100)));
-    assert_eq!(Rejection::from(refused).leg.as_ref(), "rpm");
+    assert_eq!(refused.leg_name(), LegName::from("rpm"));
     clock.advance(Duration::from_millis(100));
     let refused = gate.try_admit(1).unwrap_err();
     assert_eq!((refused.leg(), refused.reason()), ("in flight", Reason::Saturated));
@@ -201,7 +168,7 @@ fn a_refusal_names_the_leg_that_refused() {
 }
 
 #[test]
-fn ready_at_is_the_latest_of_all_legs_and_names_it() {
+fn a_look_says_the_latest_instant_of_all_legs() {
     let clock = ManualClock::new();
     let (fast, slow) = (bucket(&clock, 10, 1), bucket(&clock, 2, 1));
     let both = fast
@@ -210,20 +177,18 @@ fn ready_at_is_the_latest_of_all_legs_and_names_it() {
         .and(Semaphore::new(1).named("slots"));
     let now = clock.now();
     let held = both.try_admit(1).unwrap();
-    let ready = |ask: Ask| {
-        let reading = tollgate::time::ClockReading::new();
-        let ready = both.ready_at(Demand::new(&ask, &reading));
-        (ready.not_before(), ready.is_event(), ready.leg().to_owned())
+    let look = || {
+        let (ask, reading) = (Ask::one(), ClockReading::new());
+        both.look(&Demand::new(&ask, &reading)).unwrap_err().wait()
     };
     let half = clock.after(now, Duration::from_millis(500));
-    let (not_before, event, _) = ready(Ask::one());
     assert_eq!(
-        (not_before, event),
-        (Some(half), true),
+        look(),
+        Wait::until(&clock, now, half).and_event(),
         "an instant and a release, both"
     );
     drop(held);
-    assert_eq!(ready(Ask::one()), (Some(half), false, "slow".into()));
+    assert_eq!(look(), Wait::until(&clock, now, half));
 }
 
 proptest! {
@@ -246,7 +211,7 @@ proptest! {
                     bare_held.push(a);
                     boxed_held.push(b);
                 }
-                (Err(a), Err(b)) => prop_assert_eq!(a.to_rejection(), b.to_rejection()),
+                (Err(a), Err(b)) => prop_assert_eq!(a, b),
                 (a, b) => prop_assert!(false, "bare {:?}, boxed {:?}", a.is_ok(), b.is_ok()),
             }
             bare_clock.advance(Duration::from_millis(millis));
@@ -333,24 +298,18 @@ fn public_types_may_be_sent_and_shared() {
     sent::<Semaphore>();
     sent::<TokenBucket>();
     sent::<SlidingWindow>();
-    sent::<And<Semaphore, TokenBucket>>();
-    sent::<PerCall<Semaphore>>();
-    sent::<Per<Semaphore>>();
-    sent::<Named<Semaphore>>();
+    sent::<(Semaphore, TokenBucket)>();
+    sent::<Leg<Semaphore>>();
     sent::<BoxLimiter>();
     sent::<Legs>();
     sent::<Policy<Legs>>();
     sent::<PolicyBuilder>();
     sent::<Permit<Arc<Semaphore>>>();
-    sent::<Reservation<&'static Semaphore>>();
     sent::<SemaphorePermit<'static>>();
-    sent::<Refusal<'static>>();
-    sent::<Rejection>();
-    sent::<ReadyAt<'static>>();
+    sent::<(Refusal, LegName)>();
     sent::<(Ask, Cost, Outcome, Reason)>();
     sent::<(BoxTicket, BucketTicket)>();
     sent::<(Clock, ManualClock)>();
-    sent::<Notify>();
     fn future<F: Future + Send>(_: F) {}
     let policy = Policy::new(Semaphore::new(1));
     future(policy.admit(1));

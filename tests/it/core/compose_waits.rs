@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+use tollgate::policy::conditional::LoadMetric;
 use tollgate::policy::conditional::{Meter, Trigger};
-use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::{
-    Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, PolicyBuilder, PolicyError, Quota, Reason, Refusal, Rejection,
-    RunError, Semaphore, TokenBucket,
+    Ask, Cost, FirstOf, Limiter, LimiterExt, ManualClock, Permit, Policy, PolicyBuilder, PolicyError, Quota, Reason,
+    Refusal, RunError, Semaphore, TokenBucket,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -19,46 +19,41 @@ fn bucket(clock: &ManualClock, quota: Quota) -> TokenBucket {
     TokenBucket::new(quota).on(clock)
 }
 
-/// What a refusal says of the next attempt: the leg that refuses, the retry time, and the leg of that time.
-fn refused(gate: &impl Limiter, ask: Ask) -> (&str, Option<Duration>, &str) {
+/// What a refusal says of the next attempt: the leg that refuses, and the retry time.
+fn refused(gate: &impl Limiter, ask: Ask) -> (String, Option<Duration>) {
     let refusal = gate.try_admit(ask).unwrap_err();
-    let rejection = refusal.to_rejection();
-    assert_eq!(rejection.retry_after, refusal.retry_after());
-    assert_eq!(&*rejection.retry_leg.unwrap_or(rejection.leg), refusal.retry_leg());
-    (refusal.leg(), refusal.retry_after(), refusal.retry_leg())
+    (refusal.leg().to_owned(), refusal.retry_after())
+}
+
+fn says(leg: &str, seconds: u64) -> (String, Option<Duration>) {
+    (leg.to_owned(), Some(Duration::from_secs(seconds)))
 }
 
 #[test]
-fn a_refusal_says_when_all_legs_are_ready_and_which_is_last() {
+fn a_refusal_says_when_all_legs_are_ready() {
     let clock = ManualClock::new();
     let second = || bucket(&clock, Quota::per_second(1).burst(1)).named("second");
     let minute = || bucket(&clock, Quota::per_minute(1).burst(1)).named("minute");
-    let expected = ("second", Some(Duration::from_secs(60)), "minute");
     let chain = second().and(Semaphore::new(5)).and(minute());
+    let triple = (second(), Semaphore::new(5), minute());
     let built = Policy::builder().limit(second()).limit(minute()).build().unwrap();
     let nested = Policy::builder().limit(second().and(minute())).build().unwrap();
     let boxed = second().and(minute()).boxed();
-    let live = PolicySpec::new([
-        LegSpec::new("second", LegRule::token_bucket(Quota::per_second(1).burst(1))),
-        LegSpec::new("minute", LegRule::token_bucket(Quota::per_minute(1).burst(1))),
-    ]);
-    let live = live.build(&clock).unwrap();
-    fn check(gate: &impl Limiter, expected: (&str, Option<Duration>, &str)) {
+    let list = second().boxed().and(minute());
+    fn check(gate: &impl Limiter) {
         gate.try_admit(1).unwrap().forget();
-        assert_eq!(refused(gate, Ask::one()), expected);
+        assert_eq!(refused(gate, Ask::one()), says("second", 60));
     }
-    check(&chain, expected);
-    check(&built, expected);
-    check(&nested, expected);
-    check(&boxed, expected);
-    check(&live, expected);
+    check(&chain);
+    check(&triple);
+    check(&built);
+    check(&nested);
+    check(&boxed);
+    check(&list);
     clock.advance(Duration::from_secs(59));
-    assert_eq!(
-        refused(&built, Ask::one()),
-        ("minute", Some(Duration::from_secs(1)), "minute")
-    );
+    assert_eq!(refused(&built, Ask::one()), says("minute", 1));
     clock.advance(Duration::from_secs(1));
-    assert!(built.try_admit(1).is_ok() && chain.try_admit(1).is_ok() && live.try_admit(1).is_ok());
+    assert!(built.try_admit(1).is_ok() && triple.try_admit(1).is_ok() && list.try_admit(1).is_ok());
 }
 
 #[test]
@@ -71,18 +66,15 @@ fn each_leg_is_asked_in_its_own_measure_when_it_could_be_ready() {
     let gate = calls.and(tokens);
     gate.try_admit(Ask::one().cost(TOKENS, 90)).unwrap().forget();
     let refused = |tokens| refused(&gate, Ask::one().cost(TOKENS, tokens));
-    assert_eq!(refused(50), ("calls", Some(Duration::from_secs(40)), "tokens"));
-    assert_eq!(refused(10), ("calls", Some(Duration::from_secs(1)), "calls"));
+    assert_eq!(refused(50), says("calls", 40));
+    assert_eq!(refused(10), says("calls", 1));
     // A composite that counts a cost itself sees its units.
     let one = bucket(&clock, Quota::per_second(10).burst(10)).named("one");
     let two = bucket(&clock, Quota::per_second(1).burst(10)).named("two");
     let both = one.and(two).per(TOKENS);
     both.try_admit(Ask::one().cost(TOKENS, 10)).unwrap().forget();
     let refusal = both.try_admit(Ask::one().cost(TOKENS, 5)).unwrap_err();
-    assert_eq!(
-        (refusal.retry_after(), refusal.retry_leg()),
-        (Some(Duration::from_secs(5)), "two")
-    );
+    assert_eq!(refusal.retry_after(), Some(Duration::from_secs(5)));
 }
 
 #[test]
@@ -91,15 +83,55 @@ fn a_leg_behind_a_saturated_one_still_says_when() {
     let gate = Semaphore::new(1).named("permits");
     let gate = gate.and(bucket(&clock, Quota::per_minute(1).burst(1)).named("minute"));
     let held = gate.try_admit(1).unwrap();
-    assert_eq!(
-        refused(&gate, Ask::one()),
-        ("permits", Some(Duration::from_secs(60)), "minute")
-    );
+    assert_eq!(refused(&gate, Ask::one()), says("permits", 60));
     drop(held);
-    assert_eq!(
-        refused(&gate, Ask::one()),
-        ("minute", Some(Duration::from_secs(60)), "minute")
-    );
+    assert_eq!(refused(&gate, Ask::one()), says("minute", 60));
+}
+
+/// Given a leg that takes from the first of two sources, before a rate or behind it, then the refusal has the latest wait of all
+/// legs, and the request is admitted then.
+#[test]
+fn the_wait_is_the_latest_of_all_legs_in_each_order() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(1));
+    let overflow = Arc::new(bucket(&clock, Quota::per_second(2).burst(1)));
+    let rate = Arc::new(bucket(&clock, Quota::per_second(10).burst(1)));
+    let first = || FirstOf::new("slots", Arc::clone(&slots)).or("overflow", Arc::clone(&overflow));
+    let _held = slots.try_acquire().unwrap();
+    overflow.try_acquire(1).unwrap();
+    rate.try_acquire(1).unwrap();
+    let (one, other) = (Arc::clone(&rate).and(first()), first().and(Arc::clone(&rate)));
+    let told = [
+        one.try_admit(1).unwrap_err().retry_after(),
+        other.try_admit(1).unwrap_err().retry_after(),
+    ];
+    assert_eq!(told, [Some(Duration::from_millis(500)); 2]);
+    clock.advance(Duration::from_millis(500) - Duration::from_nanos(1));
+    assert!(one.try_admit(1).is_err());
+    clock.advance(Duration::from_nanos(1));
+    assert!(one.try_admit(1).is_ok());
+}
+
+/// A refusal is a plain value: two reads agree, also when the limiter has changed in between.
+#[test]
+fn two_reads_of_a_refusal_agree() {
+    let clock = ManualClock::new();
+    let gate = Arc::new(bucket(&clock, Quota::per_second(1).burst(1)));
+    let both = Arc::clone(&gate).and(Semaphore::new(1));
+    both.try_admit(1).unwrap().forget();
+    let refused = both.try_admit(1).unwrap_err();
+    let read = |refused: &Refusal| {
+        (
+            refused.reason(),
+            refused.leg_name(),
+            refused.wait(),
+            refused.retry_after(),
+        )
+    };
+    let before = read(&refused);
+    gate.reset();
+    clock.advance(Duration::from_secs(9));
+    assert_eq!(read(&refused), before);
 }
 
 #[test]
@@ -120,7 +152,7 @@ fn by_value() -> Result<(), Box<dyn Error>> {
 
 fn reserved() -> Result<(), Box<dyn Error + Send + Sync>> {
     let gate = Semaphore::new(0).named("gate");
-    let _reservation = gate.reserve(1)?;
+    let _permit = gate.try_admit(1)?;
     Ok(())
 }
 
@@ -144,23 +176,23 @@ async fn ran(policy: &Policy<impl Limiter + 'static>, fails: bool) -> Result<u32
 #[test]
 fn a_refusal_leaves_a_function_as_a_boxed_error() {
     let clock = ManualClock::new();
-    let leg = |error: Box<dyn Error>| error.downcast::<Rejection>().unwrap().leg;
-    assert_eq!(&*leg(by_value().unwrap_err()), "semaphore");
-    assert_eq!(&*leg(reserved().unwrap_err()), "gate");
-    assert_eq!(&*leg(clock.run(waited()).unwrap_err()), "semaphore");
+    let leg = |error: Box<dyn Error>| error.downcast::<Refusal>().unwrap().leg_name();
+    assert_eq!(leg(by_value().unwrap_err()), "semaphore");
+    assert_eq!(leg(reserved().unwrap_err()), "gate");
+    assert_eq!(leg(clock.run(waited()).unwrap_err()), "semaphore");
     let shut = Policy::builder()
         .limit(Semaphore::new(0))
         .max_queue(0)
         .on(&clock)
         .build()
         .unwrap();
-    assert_eq!(&*leg(clock.run(ran(&shut, false)).unwrap_err()), "semaphore");
+    assert_eq!(leg(clock.run(ran(&shut, false)).unwrap_err()), "semaphore");
     let open = Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap();
     assert_eq!(clock.run(ran(&open, false)).unwrap(), 7);
     let failed = clock.run(ran(&open, true)).unwrap_err();
     assert!(failed.is::<std::num::ParseIntError>());
-    let refused: RunError<'_, String> = RunError::Refused(shut.try_admit(1).unwrap_err());
-    assert!(<Box<dyn Error + Send + Sync>>::from(refused).is::<Rejection>());
+    let refused: RunError<String> = RunError::Refused(shut.try_admit(1).unwrap_err());
+    assert!(<Box<dyn Error + Send + Sync>>::from(refused).is::<Refusal>());
 }
 
 #[test]
@@ -220,7 +252,7 @@ fn one_queue_in_two_legs_is_never_waited_for() {
             .limiter()
             .try_admit(1)
             .map(drop)
-            .map_err(|refused: Refusal<'_>| refused.reason()),
+            .map_err(|refused: Refusal| refused.reason()),
         Ok(())
     );
     assert_eq!(counts.0.load(Ordering::Relaxed), 0);
@@ -248,21 +280,21 @@ fn another_clock_inside_a_chain_is_noticed() {
     assert!(policy.admit_blocking(1).is_ok());
 }
 
-/// The load of a policy as data falls when a reservation is given back.
+/// The load falls when an admission is cancelled.
 #[test]
-fn a_reservation_that_ends_the_load_wakes_the_waiter() {
+fn a_cancel_that_ends_the_load_wakes_the_waiter() {
     let clock = ManualClock::new();
-    let spec = PolicySpec::new([
-        LegSpec::new("permits", LegRule::semaphore(3)),
-        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.5)),
-    ]);
-    let policy = spec.build(&clock).unwrap();
-    let reservation = policy.reserve(2).unwrap();
+    let meter = Meter::new(&clock, Duration::from_secs(1));
+    let permits = Arc::new(meter.watch(Semaphore::new(3)));
+    let busy = Trigger::above(meter.load(LoadMetric::Use, 3.0), 0.5).on(&clock);
+    let throttle = Semaphore::new(0).named("throttle").when(busy);
+    let policy = Policy::new(throttle.and(Arc::clone(&permits)));
+    let held = policy.try_admit(2).unwrap();
     let counts = Arc::<Counts>::default();
     let waker = Waker::from(Arc::clone(&counts));
     let mut wait = pin!(policy.admit(1));
     assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    drop(reservation);
+    Permit::cancel(held);
     assert_eq!(counts.0.load(Ordering::Relaxed), 1);
     assert!(matches!(
         wait.as_mut().poll(&mut Context::from_waker(&waker)),
@@ -270,36 +302,61 @@ fn a_reservation_that_ends_the_load_wakes_the_waiter() {
     ));
 }
 
+/// A leg that applies while another limiter is busy: each flip of its condition wakes the waiters, which are judged anew.
+#[test]
+fn a_condition_that_ends_with_the_load_of_another_limiter_wakes_all_waiters() {
+    let clock = ManualClock::new();
+    let meter = Meter::new(&clock, Duration::from_secs(1));
+    let pages = meter.watch(Semaphore::new(10));
+    let busy = Trigger::above(meter.load(LoadMetric::Use, 10.0), 0.8)
+        .below(0.5)
+        .on(&clock);
+    let batches = Policy::new(Semaphore::new(0).named("batches").when(busy));
+    let (few, many) = (pages.try_admit(6).unwrap(), pages.try_admit(3).unwrap());
+    let counts = Arc::<Counts>::default();
+    let waker = Waker::from(Arc::clone(&counts));
+    let mut waits: Vec<_> = (0..3).map(|_| Box::pin(batches.admit(1))).collect();
+    let mut ready = || {
+        let mut cx = Context::from_waker(&waker);
+        let polls = waits.iter_mut().map(|wait| wait.as_mut().poll(&mut cx).is_ready());
+        polls.filter(|ready| *ready).count()
+    };
+    assert_eq!(ready(), 0);
+    drop(many);
+    assert_eq!((counts.0.load(Ordering::Relaxed), ready()), (0, 0), "between the marks");
+    drop(few);
+    assert_eq!((counts.0.load(Ordering::Relaxed), ready()), (3, 3));
+}
+
 /// Permits that are forgotten are gone, and no load: the leg that applies above a load lets the next caller pass.
 #[test]
 fn a_forgotten_permit_is_no_load() {
     let clock = ManualClock::new();
-    let spec = PolicySpec::new([
-        LegSpec::new("permits", LegRule::semaphore(4)),
-        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.4)),
-    ]);
-    let policy = spec.build(&clock).unwrap();
+    let meter = Meter::new(&clock, Duration::from_secs(1));
+    let permits = meter.watch(Semaphore::new(4));
+    let busy = Trigger::above(meter.load(LoadMetric::Use, 4.0), 0.4).on(&clock);
+    let policy = Policy::new(Semaphore::new(0).when(busy).and(permits));
     let permit = policy.try_admit(2).unwrap();
     assert!(policy.try_admit(1).is_err(), "half of the permits are in use");
     permit.forget();
     assert!(policy.try_admit(1).is_ok());
 }
 
-/// A turn that was granted before the limit sank admits no request; its permits wake the waiter once it is allowed.
+/// A permit that was granted before the limit sank admits no request; it wakes the waiter once it is allowed.
 #[test]
-fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
+fn a_grant_that_a_lowered_limit_forbids_is_taken_back() {
     let clock = ManualClock::new();
-    let mut spec = PolicySpec::new([
-        LegSpec::new("window", LegRule::fixed_window(100, Duration::from_secs(1))),
-        LegSpec::new("permits", LegRule::semaphore(2)),
-    ]);
-    let policy = spec.build(&clock).unwrap();
+    let permits = Arc::new(Semaphore::new(2));
+    let policy = Policy::builder()
+        .limit(bucket(&clock, Quota::per_second(100)))
+        .limit(Arc::clone(&permits))
+        .build()
+        .unwrap();
     let (one, two) = (policy.try_admit(1).unwrap(), policy.try_admit(1).unwrap());
     let mut wait = pin!(policy.admit(1));
     let mut poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
-    spec.legs[1].rule = LegRule::semaphore(1);
-    policy.apply(spec.clone()).unwrap();
+    permits.set_limit(1);
     drop(one);
     assert!(poll().is_pending());
     drop(two);

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Cost, Eviction, Inherit, LimiterExt, ManualClock, Order, Policy, Quota, Semaphore};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Permit, Policy, Quota, Semaphore};
 use tollgate::{SlidingWindow, TokenBucket};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -178,57 +178,21 @@ fn a_waker_may_use_the_semaphore_that_wakes_or_drops_it() {
     });
 }
 
-/// Queues with a scheduler: grants by class, wakes without a grant, evictions, and watchers.
+/// Watchers: those that wait until it is idle.
 #[test]
-fn a_waker_may_use_a_semaphore_with_a_scheduler() {
-    let priority = Order::Priority {
-        classes: 2,
-        patience: 2,
-    };
-    let kinds = [
-        Semaphore::builder(2).overtakes(2),
-        Semaphore::builder(2).order(Order::Lifo),
-        Semaphore::builder(2).order(priority),
-        Semaphore::builder(2).max_queue(2).eviction(Eviction::Oldest),
-    ];
-    for kind in kinds {
-        let semaphore = Arc::new(kind.build().unwrap());
-        let entries = semaphore_entries(&semaphore);
-        each(&entries, move |waker| {
-            for ending in ["release", "drop", "repoll", "resize", "crowd", "watch"] {
-                let held = semaphore.try_acquire_many(2).unwrap();
-                let mut first = Box::pin(semaphore.request(2).class(1).acquire());
-                let mut second = Box::pin(semaphore.request(1).acquire());
-                let mut watch = Box::pin(semaphore.until_idle());
-                assert!(poll_once(first.as_mut(), waker()).is_pending());
-                assert!(poll_once(second.as_mut(), waker()).is_pending());
-                match ending {
-                    "release" => drop(held),
-                    "drop" => drop((first, second)),
-                    "repoll" => {
-                        let _ = poll_once(first.as_mut(), waker());
-                        let _ = poll_once(second.as_mut(), waker());
-                    }
-                    "resize" => {
-                        semaphore.set_limit(5);
-                        semaphore.set_limit(2);
-                    }
-                    "crowd" => {
-                        let mut third = Box::pin(semaphore.request(2).acquire());
-                        let _ = poll_once(third.as_mut(), waker());
-                    }
-                    _ => {
-                        drop((first, second));
-                        assert!(poll_once(watch.as_mut(), waker()).is_pending());
-                        assert!(poll_once(watch.as_mut(), waker()).is_pending());
-                        drop(held);
-                    }
-                }
-            }
-            assert_eq!((semaphore.limit(), semaphore.available_permits()), (2, 2));
-            assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
-        });
-    }
+fn a_waker_may_use_the_semaphore_that_it_watches() {
+    let semaphore = Arc::new(Semaphore::new(2));
+    let entries = semaphore_entries(&semaphore);
+    each(&entries, move |waker| {
+        let held = semaphore.try_acquire_many(2).unwrap();
+        let mut watch = Box::pin(semaphore.until_idle());
+        assert!(poll_once(watch.as_mut(), waker()).is_pending());
+        assert!(poll_once(watch.as_mut(), waker()).is_pending());
+        drop(held);
+        drop(watch);
+        assert_eq!((semaphore.limit(), semaphore.available_permits()), (2, 2));
+        assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
+    });
 }
 
 /// Keeps out tokio#5429.
@@ -373,15 +337,14 @@ fn a_waker_may_use_the_policy_that_wakes_or_drops_it() {
             // Either the permits bind, or the tokens do.
             let by_rate = matches!(ending, "settle" | "instant" | "set_quota");
             let taken = if by_rate { Ask::one().cost(TOKENS, 1_000) } else { two };
-            let reservation = (ending == "cancel").then(|| policy.reserve(taken).unwrap());
-            let mut held = (ending != "cancel").then(|| policy.try_admit(taken).unwrap());
+            let mut held = Some(policy.try_admit(taken).unwrap());
             let mut first = Box::pin(policy.admit(ask));
             let mut second = Box::pin(policy.admit(ask));
             assert!(poll_once(first.as_mut(), waker()).is_pending());
             assert!(poll_once(second.as_mut(), waker()).is_pending());
             match ending {
                 "finish" => drop(held.take()),
-                "cancel" => drop(reservation),
+                "cancel" => held.take().into_iter().for_each(Permit::cancel),
                 "settle" => drop(held.as_mut().unwrap().settle(TOKENS, 10)),
                 "instant" => clock.advance(Duration::from_secs(1)),
                 "set_quota" => bucket.set_quota(Quota::per_second(1_000).burst(1_000), Inherit::Reset),

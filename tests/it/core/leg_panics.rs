@@ -1,4 +1,4 @@
-//! A leg that panics leaves the other legs as if it had returned: static chains, lists of legs, policies as data.
+//! A leg that panics leaves the other legs as if it had returned: chains, tuples, lists of legs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::pin::pin;
@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tollgate::policy::conditional::{Meter, Trigger};
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{
-    Ask, ClockReading, Cost, Demand, Legs, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Refusal,
+    Ask, Cost, Demand, Description, Legs, Limiter, LimiterExt, ManualClock, Outcome, Permit, Policy, Quota, Refusal,
     Semaphore, Settlement, TokenBucket,
 };
 
@@ -18,7 +17,6 @@ use tollgate::{
 enum At {
     Reserve,
     Cancel,
-    Commit,
     Settle,
     Finish,
     Forget,
@@ -48,30 +46,29 @@ impl Panics {
 
 impl Limiter for Panics {
     type Ticket = u64;
-    fn try_reserve(&self, _: Demand<'_>) -> Result<u64, Refusal<'_>> {
+    fn try_reserve(&self, _: &Demand<'_>) -> Result<u64, Refusal> {
         self.told(At::Reserve);
         Ok(7)
     }
-    fn cancel(&self, _: u64, _: &ClockReading) {
+    fn cancel(&self, _: u64) {
         self.told(At::Cancel);
     }
-    fn commit(&self, _: &mut u64, _: &ClockReading) {
-        self.told(At::Commit);
-    }
-    fn settle(&self, _: &mut u64, _: Settlement<'_>) -> u32 {
+    fn settle(&self, _: &mut u64, _: &Settlement) -> u32 {
         self.told(At::Settle);
         1
     }
-    fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {
-        self.told(At::Finish);
+    fn finish(&self, _: u64, outcome: Outcome) {
+        self.told(match outcome {
+            Outcome::Forgotten => At::Forget,
+            _ => At::Finish,
+        });
     }
-    fn forget(&self, _: u64) {
-        self.told(At::Forget);
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("panics"));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 const COST: Cost = Cost::new("tokens");
@@ -83,7 +80,7 @@ fn composites(
     work: impl Fn(&str, &dyn Fn() -> bool, [&Semaphore; 3], &TokenBucket, [&Panics; 2]),
 ) {
     let clock = ManualClock::new();
-    for kind in ["chain", "list", "boxed", "long"] {
+    for kind in ["chain", "tuple", "list", "boxed", "long"] {
         let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(2)));
         let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(100)).on(&clock));
         let bad = [Panics::at(at), Panics::at(at)];
@@ -116,6 +113,17 @@ fn composites(
         };
         match kind {
             "chain" => attempt(&|| through(&chain(), at, unwinding)),
+            "tuple" => {
+                let tuple = (
+                    Arc::clone(&semaphores[0]),
+                    Arc::clone(&bad[0]),
+                    Arc::clone(&bucket).per(COST),
+                    Arc::clone(&semaphores[1]),
+                    Arc::clone(&bad[1]),
+                    Arc::clone(&semaphores[2]),
+                );
+                attempt(&|| through(&tuple, at, unwinding));
+            }
             "list" => attempt(&|| through(&legs().into_iter().collect::<Legs>(), at, unwinding)),
             "boxed" => attempt(&|| through(&chain().boxed(), at, unwinding)),
             _ => {
@@ -137,30 +145,26 @@ fn through(gate: &impl Limiter, at: At, unwinding: bool) -> bool {
         }
     }
     let ask = Ask::one().cost(COST, 10);
-    if !unwinding || matches!(at, At::Reserve | At::Commit) {
-        let caught = catch_unwind(AssertUnwindSafe(|| match at {
-            At::Cancel => drop(gate.reserve(ask).unwrap()),
-            At::Forget => gate.try_admit(ask).unwrap().forget(),
-            At::Settle => {
-                let mut permit = gate.try_admit(ask).unwrap();
-                let _ = permit.settle(COST, 4);
-            }
-            _ => gate.try_admit(ask).unwrap().finish(Outcome::Success),
-        }));
+    if !unwinding || at == At::Reserve {
+        let caught = catch_unwind(AssertUnwindSafe(|| end(gate.try_admit(ask).unwrap(), at)));
         return caught.is_err_and(|panic| panic.downcast_ref() == Some(&at));
     }
-    let mut reservation = (at == At::Cancel).then(|| gate.reserve(ask).unwrap());
-    let mut permit = (at != At::Cancel).then(|| gate.try_admit(ask).unwrap());
+    let mut permit = Some(gate.try_admit(ask).unwrap());
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let _last = Last(|| match (reservation.take(), permit.take()) {
-            (_, Some(permit)) if at == At::Forget => permit.forget(),
-            (_, Some(mut permit)) if at == At::Settle => _ = permit.settle(COST, 4),
-            (_, Some(permit)) => permit.finish(Outcome::Success),
-            (reservation, None) => drop(reservation),
-        });
+        let _last = Last(|| end(permit.take().unwrap(), at));
         resume_unwind(Box::new("the task"));
     }));
     caught.is_err_and(|panic| panic.downcast_ref() == Some(&"the task"))
+}
+
+/// Ends the permit so that its legs are told `at`.
+fn end<L: Limiter>(mut permit: Permit<&L>, at: At) {
+    match at {
+        At::Cancel => permit.cancel(),
+        At::Forget => permit.forget(),
+        At::Settle => _ = permit.settle(COST, 4),
+        _ => permit.finish(Outcome::Success),
+    }
 }
 
 /// Whichever call a leg panics at: the permits of the others that are left, the tokens, and how often each bad leg was called.
@@ -169,7 +173,6 @@ fn a_leg_that_panics_leaves_the_others_as_if_it_had_returned() {
     let table = [
         (At::Reserve, 2, 100, [1, 0]),
         (At::Cancel, 2, 100, [1, 1]),
-        (At::Commit, 2, 90, [1, 1]),
         (At::Settle, 2, 96, [1, 1]),
         (At::Finish, 2, 90, [1, 1]),
         (At::Forget, 1, 90, [1, 1]),
@@ -211,12 +214,12 @@ fn a_waker_that_panics_keeps_no_permit_of_the_other_leg() {
     let policy = Policy::builder().limit(Arc::clone(&one)).limit(Arc::clone(&two));
     let policy = policy.build().unwrap();
     let permit = policy.try_admit(1).unwrap();
-    assert!(beside_a_bad_waker(&two, || drop(permit)));
+    assert!(!beside_a_bad_waker(&two, || drop(permit)));
     assert_eq!((one.in_use(), two.in_use()), (0, 0));
 
     let chain = Arc::clone(&one).and(Arc::clone(&two));
-    let reservation = chain.reserve(1).unwrap();
-    assert!(beside_a_bad_waker(&two, || drop(reservation)));
+    let permit = chain.try_admit(1).unwrap();
+    assert!(!beside_a_bad_waker(&two, || permit.cancel()));
     assert_eq!((one.in_use(), two.in_use()), (0, 0));
 }
 
@@ -227,7 +230,7 @@ fn a_waker_that_panics_leaves_no_load() {
     let meter = Meter::new(&clock, Duration::from_secs(1));
     let gate = meter.watch(Arc::clone(&semaphore));
     let permit = gate.try_admit(1).unwrap();
-    assert!(beside_a_bad_waker(&semaphore, || drop(permit)));
+    assert!(!beside_a_bad_waker(&semaphore, || drop(permit)));
     assert_eq!((meter.in_flight(), semaphore.in_use()), (0, 0));
     let permit = gate.try_admit(1).unwrap();
     assert!(
@@ -238,14 +241,14 @@ fn a_waker_that_panics_leaves_no_load() {
 }
 
 #[test]
-fn a_bell_that_panics_in_a_policy_as_data_keeps_no_permit() {
+fn a_leg_that_panics_in_a_policy_around_another_keeps_no_permit() {
     let clock = ManualClock::new();
-    let spec = PolicySpec::new([
-        LegSpec::new("one", LegRule::semaphore(1)),
-        LegSpec::new("two", LegRule::semaphore(1)),
-        LegSpec::new("load", LegRule::semaphore(5)),
-    ]);
-    let policy = spec.build(&clock).unwrap();
+    let legs = [1, 1, 5].map(|permits| Semaphore::new(permits).boxed());
+    let policy = Policy::builder()
+        .on(&clock)
+        .limit(Legs::from_iter(legs))
+        .build()
+        .unwrap();
     let bad = Policy::builder().limit(policy.clone()).limit(Panics::at(At::Reserve));
     let bad = bad.on(&clock).build().unwrap();
     let permit = policy.try_admit(1).unwrap();
@@ -276,9 +279,15 @@ fn a_task_that_panics_with_a_permit_aborts_nothing_when_a_leg_panics_too() {
         let _permit = legs.try_admit(1).unwrap();
         resume_unwind(Box::new("the task"));
     });
+    struct Cancelled<L: Limiter>(Option<Permit<L>>);
+    impl<L: Limiter> Drop for Cancelled<L> {
+        fn drop(&mut self) {
+            self.0.take().into_iter().for_each(Permit::cancel);
+        }
+    }
     let chain = Arc::clone(&semaphore).and(Panics::at(At::Cancel));
     task(&mut || {
-        let _reservation = chain.reserve(1).unwrap();
+        let _permit = Cancelled(Some(chain.try_admit(1).unwrap()));
         resume_unwind(Box::new("the task"));
     });
 }
@@ -297,21 +306,20 @@ fn a_payload_that_panics_when_it_is_dropped_aborts_nothing() {
     struct Bombs;
     impl Limiter for Bombs {
         type Ticket = ();
-        fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+        fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
             Ok(())
         }
-        fn cancel(&self, (): (), _: &ClockReading) {}
-        fn finish(&self, (): (), _: Outcome, _: &ClockReading) {
+        fn cancel(&self, (): ()) {}
+        fn finish(&self, (): (), _: Outcome) {
             resume_unwind(Box::new(Bomb));
         }
-        fn forget(&self, (): ()) {}
-        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-            ReadyAt::NOW
+        fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+            Ok(())
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+        fn describe(&self, _: &mut dyn FnMut(Description<'_>)) {}
     }
     let semaphore = Arc::new(Semaphore::new(1));
-    let gate = Arc::clone(&semaphore).and(Bombs).and(Panics::at(At::Finish));
+    let gate = Arc::clone(&semaphore).and(Panics::at(At::Finish)).and(Bombs);
     let permit = gate.try_admit(1).unwrap();
     let caught = catch_unwind(AssertUnwindSafe(|| drop(permit)));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&At::Finish));

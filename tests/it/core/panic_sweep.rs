@@ -1,8 +1,8 @@
 //! Users' code panics at the k-th call into it, for every k, in every public operation that calls any. Afterwards our limiters
 //! are as after an outcome that is ignored, nothing is out, and the next caller is served.
 //!
-//! A situation builds everything anew around one [`Foreign`], which stands behind all that a user brings: wakers, listeners,
-//! limiters, keys. It takes its steps as separate callers would, each caught by itself, and then looks at what is left.
+//! A situation builds everything anew around one [`Foreign`], which stands behind all that a user brings: wakers, loads, limiters,
+//! keys. It takes its steps as separate callers would, each caught by itself, and then looks at what is left.
 //! [`sweep`] runs it for each k until a run makes no more calls, in three ways: the k-th call panics; all from the k-th on do;
 //! and these do while permits and futures are dropped by a thread that panics already, where one more panic that goes on would
 //! abort the process. A user's own drop never panics during a panic.
@@ -13,30 +13,24 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::fmt;
-use std::future::ready;
 use std::hash::{Hash, Hasher};
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::panicking;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::Partitions;
 use tollgate::policy::conditional::{Load, Meter, Trigger};
-use tollgate::policy::source::{PolicySource, SourceError, Versions};
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::status::Status;
-use tollgate::sync::Notify;
-use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
+use tollgate::sync::{Place, WaitQueue, Watch, Watchers};
 use tollgate::time::Sleep;
 use tollgate::{
-    Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt, ManualClock, Order,
-    Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, TokenBucket, Wait,
+    Clock, Demand, Description, Eviction, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt, ManualClock, Order,
+    Outcome, Permit, Policy, Quota, Reason, Refusal, Semaphore, Settlement, TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,8 +49,8 @@ struct Foreign {
     strike: Strike,
     armed: AtomicBool,
     calls: AtomicUsize,
-    /// Units that the first leg of a policy has seen committed.
-    committed: AtomicU64,
+    /// Units that the first leg of a policy has admitted, and that were not cancelled.
+    taken: AtomicU64,
     /// Clones of wakers that have not been dropped.
     wakers: AtomicIsize,
     /// The calls that have panicked.
@@ -83,7 +77,7 @@ impl Foreign {
             strike,
             armed: AtomicBool::new(false),
             calls: AtomicUsize::new(0),
-            committed: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             wakers: AtomicIsize::new(0),
             struck: Mutex::default(),
         }))
@@ -328,7 +322,7 @@ impl<'a> Tasks<'a> {
 #[derive(Clone, Copy)]
 struct Own {
     foreign: &'static Foreign,
-    /// Whether it counts what is committed.
+    /// Whether it counts what is taken.
     counts: bool,
 }
 
@@ -338,47 +332,47 @@ fn own(foreign: &'static Foreign) -> Own {
 
 impl Limiter for Own {
     type Ticket = u64;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<u64, Refusal> {
         self.foreign.call("try_reserve");
-        Ok(demand.ask().count())
+        let units = demand.ask().count();
+        if self.counts {
+            self.foreign.taken.fetch_add(units, SeqCst);
+        }
+        Ok(units)
     }
-    fn cancel(&self, _: u64, _: &ClockReading) {
+    fn cancel(&self, units: u64) {
+        if self.counts {
+            self.foreign.taken.fetch_sub(units, SeqCst);
+        }
         self.foreign.call("cancel");
     }
-    fn commit(&self, units: &mut u64, _: &ClockReading) {
-        if self.counts {
-            self.foreign.committed.fetch_add(*units, SeqCst);
-        }
-        self.foreign.call("commit");
-    }
-    fn settle(&self, _: &mut u64, _: Settlement<'_>) -> u32 {
+    fn settle(&self, _: &mut u64, _: &Settlement) -> u32 {
         self.foreign.call("settle");
         0
     }
-    fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {
+    fn finish(&self, _: u64, _: Outcome) {
         self.foreign.call("finish");
     }
-    fn forget(&self, _: u64) {
-        self.foreign.call("forget");
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        self.foreign.call("look");
+        Ok(())
     }
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        self.foreign.call("ready_at");
-        ReadyAt::NOW
+    fn leave(&self, _: &Place) {
+        self.foreign.call("leave");
     }
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        self.foreign.call("is_pristine");
-        true
+    fn watch(&self, _: &Weak<dyn Watch>) {
+        self.foreign.call("watch");
     }
-    fn visit_status(&self, _: &mut dyn FnMut(Status<'_>)) {
-        self.foreign.call("visit_status");
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.foreign.call("describe");
+        visit(Description::new("own").as_new(true));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// A load of the user's, which never exceeds its mark.
 struct OwnLoad {
     foreign: &'static Foreign,
-    notify: Notify,
+    watchers: Watchers,
 }
 
 impl Load for OwnLoad {
@@ -390,9 +384,18 @@ impl Load for OwnLoad {
         self.foreign.call("falls_to of a load");
         None
     }
-    fn notify(&self) -> Option<&Notify> {
-        self.foreign.call("notify of a load");
-        Some(&self.notify)
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.foreign.call("watch of a load");
+        self.watchers.watch(watcher);
+    }
+}
+
+/// A permit that is cancelled when it is dropped.
+struct Cancelled<L: Limiter>(Option<Permit<L>>);
+
+impl<L: Limiter> Drop for Cancelled<L> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Permit::cancel);
     }
 }
 
@@ -407,34 +410,18 @@ fn untouched(semaphore: &Semaphore, permits: usize) {
 }
 
 fn semaphores() {
-    let order = |order| Semaphore::builder(PERMITS).order(order);
-    let kinds: [&dyn Fn() -> Semaphore; 7] = [
-        &|| Semaphore::new(PERMITS),
-        &|| Semaphore::builder(PERMITS).overtakes(2).build().unwrap(),
-        &|| order(Order::Lifo).build().unwrap(),
-        &|| order(Order::RoundRobin { classes: 3 }).build().unwrap(),
-        &|| order(Order::Shares(vec![2, 1])).build().unwrap(),
-        &|| {
-            let (classes, patience) = (2, 3);
-            order(Order::Priority { classes, patience }).build().unwrap()
-        },
-        &|| {
-            let bounded = Semaphore::builder(PERMITS).max_queue(3);
-            bounded.eviction(Eviction::Oldest).build().unwrap()
-        },
-    ];
     let endings = [
         "release", "cancel", "resize", "pause", "add", "close", "time", "abandon",
     ];
-    for (kind, ending) in (0..kinds.len()).flat_map(|kind| endings.map(|ending| (kind, ending))) {
-        sweep((kind, ending), |foreign| {
-            let (semaphore, clock) = (Arc::new(kinds[kind]()), ManualClock::new());
+    for ending in endings {
+        sweep(ending, |foreign| {
+            let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
             let deadline = clock.after(clock.now(), SECOND);
             let mut held = Some(semaphore.try_acquire_many(PERMITS as u32).unwrap());
             foreign.arm();
             let mut tasks = Tasks::new(foreign);
             tasks.spawn(semaphore.acquire_many(2));
-            tasks.spawn(semaphore.request(1).class(1).acquire());
+            tasks.spawn(semaphore.acquire_many(1));
             tasks.spawn(Arc::clone(&semaphore).acquire_owned());
             tasks.spawn(semaphore.acquire_many_until(1, &clock, deadline));
             tasks.spawn(semaphore.until_idle());
@@ -625,8 +612,8 @@ impl Shared {
     }
 
     fn load(&self) -> Trigger {
-        let (foreign, notify) = (self.first.foreign, Notify::new());
-        Trigger::above(Arc::new(OwnLoad { foreign, notify }), 0.5).on(&self.clock)
+        let (foreign, watchers) = (self.first.foreign, Watchers::new());
+        Trigger::above(Arc::new(OwnLoad { foreign, watchers }), 0.5).on(&self.clock)
     }
 
     fn world<L: Limiter + 'static>(&self, policy: Policy<L>) -> World<L> {
@@ -652,7 +639,7 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
         "cancel",
         "time",
         "resize",
-        "reserve",
+        "try",
         "newcomers",
         "abandon",
     ];
@@ -703,13 +690,12 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
                 "resize" => {
                     foreign.step(|| (world.resize)(PERMITS as u64 + 3, TOKENS * 2));
                 }
-                "reserve" => {
+                "try" => {
                     held.drain(..).for_each(|permit| foreign.drop(permit));
-                    let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
+                    let tried = foreign.step(|| policy.try_admit(1).ok()).flatten();
                     tasks.spawn(async { policy.admit(1).await.map(admitted) });
-                    foreign.drop(reserved);
-                    let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
-                    if let Some(Some(permit)) = foreign.step(|| reserved.map(|reserved| reserved.commit())) {
+                    foreign.drop(Cancelled(tried));
+                    if let Some(permit) = foreign.step(|| policy.try_admit(1).ok()).flatten() {
                         seen.set(seen.get() + 1);
                         foreign.drop(permit);
                     }
@@ -736,10 +722,10 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
                     "{tokens} tokens after {} of {TOKENS}",
                     seen.get()
                 );
-                let committed = foreign.committed.load(SeqCst);
+                let taken = foreign.taken.load(SeqCst);
                 assert!(
-                    committed == 0 || tokens + committed >= TOKENS,
-                    "{tokens} tokens after {committed} of {TOKENS}"
+                    taken == 0 || tokens + taken >= TOKENS,
+                    "{tokens} tokens after {taken} of {TOKENS}"
                 );
             }
             (world.resize)(PERMITS as u64, TOKENS);
@@ -804,67 +790,6 @@ fn policies_of_adapters() {
         let legs = legs.and(Semaphore::new(0).when(shared.load()));
         let legs = legs.and(meter.watch(shared.permits())).and(shared.last);
         shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
-    });
-}
-
-fn policies_of_a_specification() {
-    let spec = |permits: u64, tokens: u64| {
-        PolicySpec::new([
-            LegSpec::new("tokens", LegRule::token_bucket(quota(tokens))),
-            LegSpec::new("permits", LegRule::semaphore(permits as usize)),
-        ])
-    };
-    policy(|shared| {
-        let policy = spec(PERMITS as u64, TOKENS).build(&shared.clock).unwrap();
-        let (looked, held, resized) = (policy.clone(), policy.clone(), policy.clone());
-        let available = move |leg: &str| looked.limiter().leg(leg).unwrap().available.unwrap();
-        let free = available.clone();
-        World {
-            policy,
-            direct: None,
-            permits: Box::new(move || (held.limiter().in_use("permits").unwrap(), free("permits"))),
-            tokens: Box::new(move || available("tokens")),
-            resize: Box::new(move |permits, tokens| {
-                resized.apply(spec(permits, tokens)).unwrap();
-            }),
-        }
-    });
-    // Versions from a source of the user's, and from our own.
-    struct OwnSource(&'static Foreign, usize);
-    impl PolicySource for OwnSource {
-        fn next(&mut self) -> impl Future<Output = Option<Result<PolicySpec, SourceError>>> + Send {
-            self.0.call("next of a source");
-            self.1 += 1;
-            let version = PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(self.1 + 1))]);
-            ready((self.1 < 3).then_some(Ok(version)))
-        }
-    }
-    sweep((), |foreign| {
-        let clock = ManualClock::new();
-        let policy = PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(1))])
-            .build(&clock)
-            .unwrap();
-        let (sender, versions) = Versions::new();
-        let held = policy.try_admit(1).unwrap();
-        foreign.arm();
-        let mut tasks = Tasks::new(foreign);
-        tasks.spawn(policy.admit(1));
-        tasks.spawn(policy.follow(OwnSource(foreign, 0), |_| foreign.call("a listener to a source")));
-        tasks.spawn(policy.follow(versions, |_| foreign.call("a listener to versions")));
-        tasks.repoll();
-        for permits in [3, 4] {
-            let version = PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(permits))]);
-            foreign.step(|| sender.push(version));
-            tasks.run();
-        }
-        foreign.drop(sender);
-        foreign.drop(held);
-        tasks.end(&clock);
-        assert_eq!((policy.waiting(), policy.limiter().in_use("permits")), (0, Some(0)));
-        policy
-            .apply(PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(5))]))
-            .unwrap();
-        assert!(policy.try_admit(5).is_ok());
     });
 }
 
@@ -945,9 +870,9 @@ fn channel_semaphores() {
     }
 }
 
-/// Each verb of a permit and a reservation, at legs of which several hold something, with others who wait for that.
+/// Each verb of a permit, at legs of which several hold something, with others who wait for that.
 fn verbs() {
-    for verb in ["finish", "drop", "forget", "settle", "cancel", "commit", "ask"] {
+    for verb in ["finish", "drop", "forget", "settle", "cancel", "ask"] {
         for boxed in [false, true] {
             sweep((verb, boxed), |foreign| {
                 let clock = ManualClock::new();
@@ -981,34 +906,23 @@ fn verbs() {
                 let mut tasks = Tasks::new(foreign);
                 tasks.spawn(front.acquire_many(2));
                 tasks.spawn(back.acquire_many(2));
-                let reserve = |verb_needs| match verb_needs {
-                    true => {
-                        foreign.drop(permit);
-                        (None, foreign.step(|| gate.reserve(1).ok()).flatten())
-                    }
-                    false => (permit, None),
-                };
-                let (permit, reserved) = reserve(matches!(verb, "cancel" | "commit"));
                 let mut lost = 0;
-                match (verb, permit, reserved) {
-                    ("finish", Some(permit), _) => drop(foreign.step(|| permit.finish(Outcome::Failure))),
-                    ("forget", Some(permit), _) => {
+                match (verb, permit) {
+                    ("finish", Some(permit)) => drop(foreign.step(|| permit.finish(Outcome::Failure))),
+                    ("forget", Some(permit)) => {
                         lost = 2;
                         foreign.step(|| permit.forget());
                     }
-                    ("settle", Some(mut permit), _) => {
+                    ("settle", Some(mut permit)) => {
                         foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 0));
                         foreign.drop(permit);
                     }
-                    ("commit", _, Some(reserved)) => {
-                        let permit = foreign.step(|| reserved.commit());
-                        foreign.drop(permit);
-                    }
-                    (_, permit, reserved) => {
+                    ("cancel", permit) => foreign.drop(Cancelled(permit)),
+                    (_, permit) => {
                         // Refused by one leg: those before it give back.
                         foreign.step(|| gate.try_admit(1).map_err(|refusal| refusal.retry_after()).ok());
-                        foreign.step(|| gate.limiter().visit_status(&mut |_| {}));
-                        foreign.drop((permit, reserved));
+                        foreign.step(|| gate.limiter().describe(&mut |_| {}));
+                        foreign.drop(permit);
                     }
                 }
                 foreign.disarm();
@@ -1045,7 +959,7 @@ fn runs() {
                 Err::<(), ()>(())
             }
         };
-        let fallback = |_: Refusal<'_>| {
+        let fallback = |_: Refusal| {
             foreign.call("fallback");
             async {
                 foreign.call("the future of a fallback");
@@ -1127,26 +1041,24 @@ fn keyed_limiters() {
     }
     impl Limiter for Made {
         type Ticket = <Semaphore as Limiter>::Ticket;
-        fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
             self.2.try_reserve(demand)
         }
-        fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-            self.2.cancel(ticket, now);
+        fn cancel(&self, ticket: Self::Ticket) {
+            self.2.cancel(ticket);
         }
-        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-            self.2.finish(ticket, outcome, now);
+        fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
+            self.2.finish(ticket, outcome);
         }
-        fn forget(&self, ticket: Self::Ticket) {
-            self.2.forget(ticket);
+        fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+            self.2.look(demand)
         }
-        fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-            self.2.ready_at(demand)
+        fn leave(&self, place: &Place) {
+            self.2.leave(place);
         }
-        fn is_pristine(&self, now: &ClockReading) -> bool {
-            self.1.is_pristine(now) && self.2.is_pristine(now)
-        }
-        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-            self.2.queues(visit);
+        fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+            self.1.describe(&mut |_| {});
+            self.2.describe(visit);
         }
     }
     for siphash in [false, true] {
@@ -1173,7 +1085,7 @@ fn keyed_limiters() {
             }
             let gone = foreign.step(|| map.remove(&keys[5])).flatten();
             foreign.drop(gone);
-            foreign.step(|| map.evict_pristine());
+            foreign.step(|| map.evict_as_new());
             foreign.disarm();
             assert!(map.len() <= MOST);
             // A key whose permit is held has not got another limiter.
@@ -1184,7 +1096,7 @@ fn keyed_limiters() {
             foreign.drop(held);
             foreign.drop(first);
             foreign.disarm();
-            map.evict_pristine();
+            map.evict_as_new();
             assert_eq!(map.len(), 0, "an entry is kept");
             let all: Vec<_> = keys[..MOST].iter().map(|key| map.get(key).unwrap()).collect();
             for (limiter, key) in all.iter().zip(keys) {
@@ -1221,125 +1133,73 @@ fn keyed_rates() {
 
 // ---- Limiters of which users write more than the admission
 
-/// Permits with a queue, both the user's. It loses no place and no permit when it panics: it panics before it joins and after
-/// it has left.
+/// Permits of the user's, with our queue. It loses no place and no permit when it panics: it panics before it takes and after it has
+/// given.
 struct OwnQueue {
     foreign: &'static Foreign,
-    state: Mutex<OwnPlaces>,
-}
-
-struct OwnPlaces {
-    limit: u64,
-    in_use: u64,
-    places: u64,
-    waiting: VecDeque<(u64, u64, Waker)>,
-    granted: Vec<(u64, u64)>,
+    /// The limit, and the permits in use.
+    state: Mutex<(u64, u64)>,
+    queue: WaitQueue,
 }
 
 impl OwnQueue {
     fn new(foreign: &'static Foreign, limit: u64) -> Self {
-        let state = OwnPlaces {
-            limit,
-            in_use: 0,
-            places: 0,
-            waiting: VecDeque::new(),
-            granted: Vec::new(),
-        };
-        let state = Mutex::new(state);
-        Self { foreign, state }
+        Self {
+            foreign,
+            state: Mutex::new((limit, 0)),
+            queue: WaitQueue::new("own"),
+        }
     }
 
-    /// Changes the permits, and grants those that are free. Each waker is woken, whichever of them panics.
-    fn change(&self, change: impl FnOnce(&mut OwnPlaces)) {
-        let mut wakers = Vec::new();
-        {
-            let state = &mut *self.state.lock().unwrap();
-            change(state);
-            while let Some(&(place, units, _)) = state.waiting.front()
-                && state.in_use + units <= state.limit
-            {
-                state.in_use += units;
-                state.granted.push((place, units));
-                wakers.extend(state.waiting.pop_front().map(|(.., waker)| waker));
-            }
-        }
-        let panics = wakers
-            .into_iter()
-            .map(|waker| catch_unwind(AssertUnwindSafe(|| waker.wake())));
-        if let Some(Err(panic)) = panics.collect::<Vec<_>>().into_iter().find(Result::is_err) {
-            resume_unwind(panic);
-        }
+    fn set_limit(&self, limit: u64) {
+        self.state.lock().unwrap().0 = limit;
+        self.queue.changed();
     }
 
     fn permits(&self) -> (u64, u64) {
-        let state = self.state.lock().unwrap();
-        (state.in_use, state.limit - state.in_use)
+        let (limit, in_use) = *self.state.lock().unwrap();
+        (in_use, limit - in_use)
     }
-}
 
-impl WaitQueue for OwnQueue {
-    fn join(&self, QueueDemand { units, .. }: QueueDemand<'_>, waker: &Waker) -> QueueKey {
-        self.foreign.call("join of a queue");
-        let waker = waker.clone();
-        let mut place = 0;
-        self.change(|state| {
-            state.places += 1;
-            place = state.places;
-            state.waiting.push_back((place, units, waker));
-        });
-        QueueKey::new(QueueId::of(self), place)
-    }
-    fn leave(&self, claim: QueueKey) {
-        self.change(|state| {
-            state.waiting.retain(|(place, ..)| *place != claim.key());
-            if let Some(at) = state.granted.iter().position(|(place, _)| *place == claim.key()) {
-                state.in_use -= state.granted.swap_remove(at).1;
-            }
-        });
-        self.foreign.call("leave of a queue");
+    fn judge(&self, units: u64, ahead: u64) -> Result<(), Refusal> {
+        let (limit, in_use) = *self.state.lock().unwrap();
+        match in_use + units + ahead <= limit {
+            true => Ok(()),
+            false => Err(Refusal::new(Reason::Saturated, "own", Wait::EVENT)),
+        }
     }
 }
 
 impl Limiter for OwnQueue {
     type Ticket = u64;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<u64, Refusal> {
         self.foreign.call("try_reserve of a queue");
-        let (units, claim) = (demand.units(), demand.queue_key(QueueId::of(self)));
-        let mut state = self.state.lock().unwrap();
-        let granted = claim.and_then(|claim| state.granted.iter().position(|(place, _)| *place == claim.key()));
-        if let Some(at) = granted {
-            state.granted.swap_remove(at);
-            return Ok(units);
-        }
-        if claim.is_none() && state.waiting.is_empty() && state.in_use + units <= state.limit {
-            state.in_use += units;
-            return Ok(units);
-        }
-        Err(Refusal::new(Reason::Saturated, "own", units, Wait::Turn(self)))
+        self.queue.check(demand, |units, ahead| self.judge(units, ahead))?;
+        self.judge(demand.units(), 0)?;
+        self.state.lock().unwrap().1 += demand.units();
+        Ok(demand.units())
     }
-    fn cancel(&self, units: u64, _: &ClockReading) {
-        self.change(|state| state.in_use -= units);
+    fn cancel(&self, units: u64) {
+        self.state.lock().unwrap().1 -= units;
+        self.queue.notify();
         self.foreign.call("cancel of a queue");
     }
-    fn finish(&self, units: u64, _: Outcome, now: &ClockReading) {
-        self.cancel(units, now);
+    fn finish(&self, units: u64, _: Outcome) {
+        self.cancel(units);
     }
-    fn forget(&self, _: u64) {}
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.foreign.call("ready_at of a queue");
-        let (units, claim) = (demand.units(), demand.queue_key(QueueId::of(self)));
-        let state = self.state.lock().unwrap();
-        let is_ready = match claim {
-            Some(claim) => state.waiting.iter().all(|(place, ..)| *place != claim.key()),
-            None => state.waiting.is_empty() && state.in_use + units + demand.ahead() <= state.limit,
-        };
-        match is_ready {
-            true => ReadyAt::NOW,
-            false => ReadyAt::in_turn("own", self, units),
-        }
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.foreign.call("look of a queue");
+        self.queue.look(demand, |units, ahead| self.judge(units, ahead))
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        visit(self);
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+        self.foreign.call("leave of a queue");
+    }
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
+    }
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("own"));
     }
 }
 
@@ -1352,12 +1212,8 @@ fn own_queues() {
             direct: None,
             permits: Box::new(move || queue.permits()),
             resize: Box::new(move |permits, tokens| {
-                let change = || resized.change(|state| state.limit = permits);
-                let panic = catch_unwind(AssertUnwindSafe(change)).err();
+                resized.set_limit(permits);
                 bucket.set_quota(quota(tokens), Inherit::AsIs);
-                if let Some(panic) = panic {
-                    resume_unwind(panic);
-                }
             }),
             ..shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
         }
@@ -1461,7 +1317,10 @@ fn fair_budgets() {
             let other = budget.share();
             other.try_acquire(1).unwrap();
             foreign.arm();
-            let held = foreign.step(|| policies[0].reserve(1).ok()).flatten();
+            let held = foreign
+                .step(|| policies[0].try_admit(1).ok())
+                .flatten()
+                .map(|held| Cancelled(Some(held)));
             let settled = foreign.step(|| policies[1].try_admit(2).ok()).flatten();
             let mut tasks = Tasks::new(foreign);
             for policy in [&policies[0], &policies[1], &policies[0]] {
@@ -1497,55 +1356,6 @@ fn fair_budgets() {
     }
 }
 
-/// Versions from a file, whose changes a thread reports.
-#[cfg(feature = "policy-file")]
-fn file_sources() {
-    use tollgate::policy::source::FileSource;
-    let folder = std::env::temp_dir().join(format!("tollgate-panic-sweep-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("policy.toml");
-    let write = |permits: u64| {
-        let legs = format!("[[leg]]\nname = \"permits\"\nkind = \"semaphore\"\nlimit = {permits}\n");
-        std::fs::write(&file, legs).unwrap();
-    };
-    sweep((), |foreign| {
-        write(1);
-        let (spec, source) = FileSource::<PolicySpec>::open(&file).unwrap();
-        let clock = ManualClock::new();
-        let policy = spec.build(&clock).unwrap();
-        let source = source.settle_for(Duration::ZERO).look_every(3_600 * SECOND);
-        let held = policy.try_admit(1).unwrap();
-        write(2);
-        foreign.arm();
-        let mut tasks = Tasks::new(foreign);
-        tasks.spawn(policy.admit(1));
-        tasks.spawn(policy.follow(source, |_| foreign.call("a listener to a file")));
-        // The version is in force, or a panic has ended the task that follows the file.
-        let in_force = || {
-            policy
-                .limiter()
-                .leg("permits")
-                .is_some_and(|leg| leg.capacity == Some(2))
-        };
-        while !in_force() && tasks.list[1].is_some() {
-            tasks.run();
-            std::thread::yield_now();
-        }
-        tasks.repoll();
-        tasks.cancel(1);
-        foreign.drop(held);
-        tasks.end(&clock);
-        assert_eq!((policy.waiting(), policy.limiter().in_use("permits")), (0, Some(0)));
-        assert!(policy.try_admit(1).is_ok());
-        // A look at the file that is under way ends, and lets go of its waker.
-        let begun = std::time::Instant::now();
-        while foreign.wakers.load(SeqCst) > 0 && begun.elapsed() < 20 * SECOND {
-            std::thread::yield_now();
-        }
-    });
-    std::fs::remove_dir_all(&folder).unwrap();
-}
-
 /// Each line: a test, the situations that it sweeps, and the files of the sources that call users' code there.
 macro_rules! table {
     ($($(#[$when:meta])* $test:ident: $situations:ident in [$($file:literal),*];)*) => {
@@ -1555,19 +1365,16 @@ macro_rules! table {
 
 table! {
     wakers_of_a_semaphore_may_panic: semaphores in [
-        "semaphore/acquire.rs", "semaphore/atomic.rs", "semaphore/atomic/watchers.rs", "sync/wake.rs"
+        "semaphore/acquire.rs", "semaphore/atomic.rs", "semaphore/watchers.rs", "sync/wake.rs"
     ];
-    blocked_threads_survive_the_panics_of_others: blocking in ["policy/waiter.rs"];
+    blocked_threads_survive_the_panics_of_others: blocking in ["policy/policy.rs"];
     wakers_of_timers_may_panic: timers in ["time/manual.rs", "time/sleep.rs"];
     wakers_of_the_timer_thread_may_panic: thread_timer in ["time/thread_timer.rs"];
-    legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/dispatcher.rs", "rate/in_turn.rs", "core/turns.rs"];
+    legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/driver.rs", "sync/wait_queue.rs"];
     legs_in_a_list_may_panic: policies_of_legs in ["core/legs.rs"];
-    legs_of_a_chain_may_panic: policies_of_a_chain in ["core/and.rs", "semaphore/atomic.rs"];
-    legs_in_a_box_may_panic: policies_of_a_box in ["core/boxed.rs"];
+    legs_of_a_chain_may_panic: policies_of_a_chain in ["core/tuple.rs", "semaphore/limiter.rs"];
+    legs_in_a_box_may_panic: policies_of_a_box in ["core/legs.rs"];
     legs_in_adapters_may_panic: policies_of_adapters in ["core/conditional/mod.rs"];
-    wakers_and_sources_of_a_specification_may_panic: policies_of_a_specification in [
-        "policy/source/versions.rs", "policy/source/mod.rs", "policy/reload/legs.rs"
-    ];
     legs_beside_partitions_may_panic: partitions in ["policy/partitions.rs"];
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
@@ -1580,6 +1387,4 @@ table! {
     #[cfg(feature = "governor")]
     clocks_of_governor_may_panic: governed_limiters in ["governed.rs"];
     legs_beside_a_fair_share_may_panic: fair_budgets in [];
-    #[cfg(feature = "policy-file")]
-    wakers_and_listeners_of_a_file_may_panic: file_sources in ["policy/source/file.rs"];
 }

@@ -6,8 +6,8 @@ use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::{Partitions, PartitionsError};
 use tollgate::{
     AcquireError, AcquireTimeoutError, ClockError, Cost, FixedWindow, Inherit, Keyed, KeysFull, LeakyBucket,
-    LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Rejection, Semaphore, SemaphoreError,
-    SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup, WindowError,
+    LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Refusal, Semaphore, SlidingLog,
+    SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup, WindowError,
 };
 
 type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -31,9 +31,8 @@ async fn call(verb: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         "Policy::admit_blocking" => policy.admit_blocking(1)?.forget(),
         "Policy::run" => policy.run(1, async || Ok::<_, std::fmt::Error>(())).await?,
         "LimiterExt::try_admit" => shut().try_admit(1)?.forget(),
-        "LimiterExt::reserve" => drop(shut().reserve(1)?),
         "TokenBucket::try_acquire" => TokenBucket::new(Quota::zero()).try_acquire(1)?,
-        "LeakyBucket::book" => drop(LeakyBucket::new(Quota::zero()).book(1)?),
+        "LeakyBucket::try_acquire" => LeakyBucket::new(Quota::zero()).try_acquire(1)?,
         "SlidingWindow::try_acquire" => SlidingWindow::new(0, Duration::from_secs(1))?.try_acquire(1)?,
         "KeyedRate::try_acquire" => KeyedRate::<u8>::new(0, Quota::per_second(1)).try_acquire(&1, 1)?,
         "FairShare::try_acquire" => FairBudget::new(Quota::zero()).share().try_acquire(1)?,
@@ -44,7 +43,7 @@ async fn call(verb: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
             closed.close();
             closed.acquire().await?.forget();
         }
-        "Semaphore::acquire_until" => shut().request(1).acquire_until(&clock, clock.now()).await?.forget(),
+        "Semaphore::acquire_many_until" => shut().acquire_many_until(1, &clock, clock.now()).await?.forget(),
         other => panic!("{other} is not called"),
     }
     Ok(())
@@ -59,23 +58,22 @@ fn check(verbs: &[(&str, Found)], call: impl Fn(&str) -> Ended) {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 16] = [
-        ("Policy::try_admit", holds::<Rejection>),
-        ("Policy::admit", holds::<Rejection>),
-        ("Policy::admit_owned", holds::<Rejection>),
-        ("Policy::admit_blocking", holds::<Rejection>),
-        ("Policy::run", holds::<Rejection>),
-        ("LimiterExt::try_admit", holds::<Rejection>),
-        ("LimiterExt::reserve", holds::<Rejection>),
-        ("TokenBucket::try_acquire", holds::<Rejection>),
-        ("LeakyBucket::book", holds::<Rejection>),
-        ("SlidingWindow::try_acquire", holds::<Rejection>),
-        ("KeyedRate::try_acquire", holds::<Rejection>),
-        ("FairShare::try_acquire", holds::<Rejection>),
+    let verbs: [(&str, Found); 15] = [
+        ("Policy::try_admit", holds::<Refusal>),
+        ("Policy::admit", holds::<Refusal>),
+        ("Policy::admit_owned", holds::<Refusal>),
+        ("Policy::admit_blocking", holds::<Refusal>),
+        ("Policy::run", holds::<Refusal>),
+        ("LimiterExt::try_admit", holds::<Refusal>),
+        ("TokenBucket::try_acquire", holds::<Refusal>),
+        ("LeakyBucket::try_acquire", holds::<Refusal>),
+        ("SlidingWindow::try_acquire", holds::<Refusal>),
+        ("KeyedRate::try_acquire", holds::<Refusal>),
+        ("FairShare::try_acquire", holds::<Refusal>),
         ("Keyed::get", holds::<KeysFull>),
         ("Semaphore::try_acquire", holds::<TryAcquireError>),
         ("Semaphore::acquire", holds::<AcquireError>),
-        ("Semaphore::acquire_until", holds::<AcquireTimeoutError>),
+        ("Semaphore::acquire_many_until", holds::<AcquireTimeoutError>),
     ];
     check(&verbs, |verb| ManualClock::new().run(call(verb)));
 }
@@ -100,7 +98,6 @@ fn set(verb: &str) -> Ended {
         "Warmup::cold_factor" => drop(Warmup::new(Quota::per_second(1), second)?.cold_factor(0)?),
         "Warmup::set_quota" => Warmup::new(slow, Duration::from_secs(86_400))?
             .set_quota(Quota::per_second(1_000_000_000), Inherit::AsIs)?,
-        "Semaphore::builder" => drop(Semaphore::builder(usize::MAX).build()?),
         "Policy::builder" => {
             let (one, other) = (ManualClock::new(), ManualClock::new());
             let rate = |clock: &ManualClock| TokenBucket::new(Quota::per_second(1)).on(clock);
@@ -121,7 +118,7 @@ fn set(verb: &str) -> Ended {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
-    let verbs: [(&str, Found); 18] = [
+    let verbs: [(&str, Found); 17] = [
         ("Quota::new", holds::<QuotaError>),
         ("Quota::with_burst", holds::<QuotaError>),
         ("a quota's text", holds::<QuotaError>),
@@ -134,7 +131,6 @@ fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
         ("LeakyBucket::set_quota", holds::<RateError>),
         ("Warmup::cold_factor", holds::<RateError>),
         ("Warmup::set_quota", holds::<RateError>),
-        ("Semaphore::builder", holds::<SemaphoreError>),
         ("Policy::builder", holds::<PolicyError>),
         ("Keyed::set_quota", holds::<KeysFull>),
         ("Partitions::set_parts", holds::<PartitionsError>),
@@ -157,7 +153,7 @@ fn the_question_mark_boxes_the_error_of_a_channel_semaphore() {
 /// Given tasks that are not `Sync`, since they hold a receiver.
 #[cfg(feature = "pool")]
 mod pools {
-    use super::{Ended, Found, Rejection, check, holds};
+    use super::{Ended, Found, Refusal, check, holds};
     use std::sync::mpsc;
     use tollgate::pool::{GroupError, RejectReason, TaskError};
     use tollgate::{Policy, Semaphore, WorkerPool};
@@ -203,9 +199,9 @@ mod pools {
             ("execute", holds::<RejectReason>),
             ("run", holds::<TaskError>),
             ("Group::submit", holds::<RejectReason>),
-            ("join", holds::<Rejection>),
+            ("join", holds::<Refusal>),
             ("Group::join", |error| {
-                holds::<Rejection>(error) && holds::<GroupError<std::fmt::Error>>(error)
+                holds::<Refusal>(error) && holds::<GroupError<std::fmt::Error>>(error)
             }),
             ("a panic", holds::<TaskError>),
         ];
@@ -250,10 +246,10 @@ fn the_question_mark_boxes_the_errors_of_remote_permits() {
         Ok(())
     }
     let verbs: [(&str, Found); 5] = [
-        ("acquire", holds::<Rejection>),
-        ("acquire_now", holds::<Rejection>),
-        ("try_acquire", holds::<Rejection>),
-        ("acquire_owned", holds::<Rejection>),
+        ("acquire", holds::<Refusal>),
+        ("acquire_now", holds::<Refusal>),
+        ("try_acquire", holds::<Refusal>),
+        ("acquire_owned", holds::<Refusal>),
         ("set_limit", holds::<RemoteError>),
     ];
     let clock = ManualClock::new();

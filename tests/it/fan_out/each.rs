@@ -91,7 +91,7 @@ async fn an_item_is_asked_for_by_its_cost() {
     let Err(TaskError::Refused(refused)) = &results[1] else {
         panic!("{:?}", results[1])
     };
-    assert_eq!((&*refused.leg, refused.reason), ("bytes", Reason::Oversized));
+    assert_eq!((refused.leg(), refused.reason()), ("bytes", Reason::Oversized));
 }
 
 /// Given a closure that panics, then the fan-out ends with the panic; given a consumer that drops the results, then no permit

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
-use tollgate::{Ask, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
+use tollgate::{
+    Ask, ClockReading, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket, Wait,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -97,11 +99,11 @@ fn refunds_never_exceed_the_free_capacity() {
     const BYTES: Cost = Cost::new("bytes");
     let clock = ManualClock::new();
     let share = FairBudget::new(Quota::per_second(10).burst(10)).on(&clock).share();
-    let reservation = share.reserve(6).unwrap();
+    let reserved = share.try_admit(6).unwrap();
     clock.advance(Duration::from_millis(500));
     share.try_acquire(9).unwrap();
     // Five of the six have come back meanwhile: one is left to give.
-    drop(reservation);
+    reserved.cancel();
     assert_eq!(share.available(), 1);
     clock.advance(Duration::from_millis(900));
 
@@ -172,14 +174,18 @@ fn zero_and_unlimited_have_names() {
     let open = FairBudget::new(Quota::unlimited()).on(&clock).share();
     for n in [u64::MAX, 1, 0, u64::MAX] {
         open.try_acquire(n).unwrap();
-        drop(open.reserve(n).unwrap());
+        open.try_admit(n).unwrap().cancel();
     }
     assert_eq!(open.available(), u64::MAX);
     let tokens = Cost::new("tokens");
     let gate = (&open).per(tokens);
     let mut permit = gate.try_admit(Ask::one().cost(tokens, 5)).unwrap();
     assert_eq!(permit.settle(tokens, 7).unwrap(), 1);
-    assert!(open.is_pristine(&tollgate::time::ClockReading::new()));
+    drop(permit);
+    drop(gate);
+    let mut as_new = false;
+    open.describe(&mut |leg| as_new = leg.is_as_new);
+    assert!(as_new);
 
     let budget = FairBudget::new(Quota::zero().burst(5)).on(&clock);
     let (one, other) = (budget.share(), budget.share());
@@ -189,8 +195,9 @@ fn zero_and_unlimited_have_names() {
     clock.advance(Duration::from_secs(365 * 86_400));
     assert_eq!((one.available(), other.available()), (0, 5));
     let ask = Ask::many(1);
-    let reading = tollgate::time::ClockReading::new();
-    assert!(one.ready_at(Demand::new(&ask, &reading)).is_event());
+    let reading = ClockReading::new();
+    let refused = one.look(&Demand::new(&ask, &reading)).unwrap_err();
+    assert_eq!((refused.wait(), refused.is_retryable()), (Wait::SPENT, false));
 }
 
 /// Given two shares that both lack tokens, and one that waits at the first, when the second goes, then the waiter is woken

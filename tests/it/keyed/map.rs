@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 use tollgate::keyed::Shared;
 use tollgate::{
-    Ask, Cost, Inherit, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Refusal, Rejection, Semaphore,
-    SlidingWindow, TokenBucket,
+    Ask, Cost, Demand, Description, Inherit, Keyed, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason,
+    Refusal, Semaphore, SlidingWindow, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,9 +53,9 @@ fn a_limited_key_is_never_dropped_and_a_new_one_is_refused() {
     map.get(&2).unwrap().try_acquire(2).unwrap();
     let full = map.get(&3).unwrap_err();
     assert_eq!(full.to_string(), "no room for another key beside 2");
-    let rejection = Rejection::from(full);
-    assert_eq!((rejection.reason, &*rejection.leg), (Reason::Saturated, "keyed"));
-    assert_eq!(Refusal::from(full).retry_after(), None);
+    let refusal = Refusal::from(full);
+    assert_eq!((refusal.reason(), refusal.leg()), (Reason::Saturated, "keyed"));
+    assert_eq!(refusal.retry_after(), None);
 
     // The first has its token back: it goes. The second would have gained one by going: it stays.
     clock.advance(SECOND);
@@ -92,7 +92,7 @@ fn a_map_without_capacity_refuses_every_key() {
     assert!(map.is_empty());
 }
 
-/// Given an entry in use, when a new key needs its place, then it stays, however pristine it looks.
+/// Given an entry in use, when a new key needs its place, then it stays, however new it looks.
 #[test]
 fn an_entry_in_use_stays() {
     let map = Keyed::new(1, |_: &u64| Semaphore::new(2));
@@ -161,10 +161,12 @@ fn a_bucket_unused_for_years_may_be_evicted() {
 
 /// Each kind of limiter: fresh when made, not while something is out, and again when all is back.
 #[test]
-fn pristine_limiters() {
+fn limiters_say_when_they_are_as_new() {
     const BYTES: Cost = Cost::new("bytes");
     fn fresh<L: Limiter>(limiter: &L) -> bool {
-        limiter.is_pristine(&tollgate::time::ClockReading::new())
+        let mut as_new = true;
+        limiter.describe(&mut |leg| as_new &= leg.is_as_new);
+        as_new
     }
     let clock = ManualClock::new();
     let bucket = || TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock);
@@ -258,11 +260,11 @@ fn all_that_is_fresh_can_be_dropped_at_once() {
     for key in 0..5_000 {
         map.get(&key).unwrap().try_acquire(key % 3).unwrap();
     }
-    assert_eq!(map.evict_pristine(), 1_667);
+    assert_eq!(map.evict_as_new(), 1_667);
     clock.advance(SECOND);
-    assert_eq!(map.evict_pristine(), 1_667);
+    assert_eq!(map.evict_as_new(), 1_667);
     clock.advance(SECOND);
-    assert_eq!((map.evict_pristine(), map.len()), (1_666, 0));
+    assert_eq!((map.evict_as_new(), map.len()), (1_666, 0));
 }
 
 /// Given policies that share one semaphore, when one key has many waiters and another a single one, then the single one
@@ -380,7 +382,7 @@ fn whatever_runs_for_a_key_may_use_the_map() {
     type Map = Keyed<u64, Nosy>;
     struct Nosy(std::sync::Weak<Map>);
     impl Nosy {
-        fn look(&self) {
+        fn use_map(&self) {
             if let Some(map) = self.0.upgrade() {
                 assert!(map.len() <= 2);
             }
@@ -388,38 +390,36 @@ fn whatever_runs_for_a_key_may_use_the_map() {
     }
     impl Drop for Nosy {
         fn drop(&mut self) {
-            self.look();
+            self.use_map();
         }
     }
     impl Limiter for Nosy {
         type Ticket = ();
-        fn try_reserve(&self, _: tollgate::Demand<'_>) -> Result<(), Refusal<'_>> {
+        fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
             Ok(())
         }
-        fn cancel(&self, (): (), _: &tollgate::ClockReading) {}
-        fn finish(&self, (): (), _: tollgate::Outcome, _: &tollgate::ClockReading) {}
-        fn forget(&self, (): ()) {}
-        fn ready_at(&self, _: tollgate::Demand<'_>) -> tollgate::ReadyAt<'_> {
-            tollgate::ReadyAt::NOW
+        fn cancel(&self, (): ()) {}
+        fn finish(&self, (): (), _: Outcome) {}
+        fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+            Ok(())
         }
-        fn is_pristine(&self, _: &tollgate::ClockReading) -> bool {
-            self.look();
-            true
+        fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+            self.use_map();
+            visit(Description::new("nosy").as_new(true));
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
     }
     let map = Arc::new_cyclic(|weak: &std::sync::Weak<Map>| {
         let weak = weak.clone();
         Keyed::new(2, move |_: &u64| {
             let nosy = Nosy(weak.clone());
-            nosy.look();
+            nosy.use_map();
             nosy
         })
     });
     for key in 0..10 {
         map.get(&key).unwrap();
     }
-    assert_eq!(map.evict_pristine(), 2);
+    assert_eq!(map.evict_as_new(), 2);
 }
 
 /// A visitor may use the map, also for the key that it is given, and an entry that is visited is not dropped.

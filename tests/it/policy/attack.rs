@@ -128,7 +128,7 @@ impl Outcome {
 
 /// Waiting for it is refused by what can never admit it; asking at once by the first leg that cannot admit it now.
 #[track_caller]
-fn never(refusal: Refusal<'_>, waits: bool, closely: bool) {
+fn never(refusal: Refusal, waits: bool, closely: bool) {
     assert!(!waits || refusal.reason() == Reason::Oversized, "{refusal}");
     // It is computed only when it is asked for.
     assert!(!closely || refusal.retry_after().is_none(), "{refusal}");
@@ -142,7 +142,7 @@ fn hour(attack: Attack) -> Outcome {
     let mut context = Context::from_waker(&waker);
     let (mut impossible, mut possible) = (Asks(18), Asks(81));
     let mut outcome = Outcome::default();
-    type Wait<'a, P> = Pin<Box<dyn Future<Output = Result<Permit<&'a P>, Refusal<'a>>> + 'a>>;
+    type Wait<'a, P> = Pin<Box<dyn Future<Output = Result<Permit<&'a P>, Refusal>> + 'a>>;
     let mut waits: Vec<(Client, u64, Wait<'_, _>)> = Vec::new();
     let mut held = VecDeque::new();
     for ms in (0..3_600_000_u64).step_by(STEP) {

@@ -1,9 +1,7 @@
-//! The class of an ask: the order of a policy's queue, and that of a semaphore at which a policy waits.
+//! The class of an ask: the order of a policy's queue.
 
-use proptest::prelude::*;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
@@ -31,15 +29,6 @@ impl<'a, P> Waits<'a, P> {
         self.waiting.push((number, Box::pin(wait)));
     }
 
-    /// Cancels the `at`th wait, or gives back the `at`th admission.
-    fn end(&mut self, cancels: bool, at: usize) {
-        match cancels {
-            true if !self.waiting.is_empty() => drop(self.waiting.remove(at % self.waiting.len())),
-            false if !self.held.is_empty() => drop(self.held.remove(at % self.held.len())),
-            _ => {}
-        }
-    }
-
     /// Polls all in the order of their start. Returns the numbers that hold an admission then.
     fn look(&mut self) -> Vec<usize> {
         let mut context = Context::from_waker(Waker::noop());
@@ -50,72 +39,6 @@ impl<'a, P> Waits<'a, P> {
             }
         }
         self.held.iter().map(|(number, _)| *number).collect()
-    }
-}
-
-fn orders() -> impl Strategy<Value = Order> {
-    prop_oneof![
-        Just(Order::Fifo),
-        (1u8..4, 1u32..4).prop_map(|(classes, patience)| Order::Priority { classes, patience }),
-        (1u8..4).prop_map(|classes| Order::RoundRobin { classes }),
-        prop::collection::vec(1u32..5, 1..4).prop_map(Order::Shares),
-    ]
-}
-
-proptest! {
-    /// Given any program of waits, cancels and ends, then a policy before a plain semaphore admits as a semaphore of that order.
-    #[test]
-    fn a_policy_serves_its_waiters_as_a_semaphore_of_the_same_order(
-        order in orders(), steps in prop::collection::vec((0u8..4, 1u32..4, 0u8..4, 0usize..8), 1..80),
-    ) {
-        let policy = Policy::builder().order(order.clone()).limit(Semaphore::new(3)).build().unwrap();
-        let semaphore = Semaphore::builder(3).order(order).build().unwrap();
-        let (mut by_policy, mut by_semaphore) = (Waits::new(), Waits::new());
-        for (number, (action, n, class, at)) in steps.into_iter().enumerate() {
-            match action {
-                0 | 1 => {
-                    by_policy.start(number, policy.admit(Ask::many(n.into()).class(class)));
-                    by_semaphore.start(number, semaphore.request(n).class(class).acquire());
-                }
-                _ => {
-                    by_policy.end(action == 2, at);
-                    by_semaphore.end(action == 2, at);
-                }
-            }
-            prop_assert_eq!(by_policy.look(), by_semaphore.look());
-        }
-    }
-}
-
-/// Given a semaphore of an order by priority that two policies share, then the head of the lower class is served first, though it
-/// came later; and a policy whose head changes to a lower class waits there in that class.
-#[test]
-fn a_policy_waits_at_a_semaphore_in_the_class_of_its_head() {
-    let order = Order::Priority {
-        classes: 3,
-        patience: 99,
-    };
-    let shared = Arc::new(Semaphore::builder(1).order(order.clone()).build().unwrap());
-    let policy = || {
-        Policy::builder()
-            .order(order.clone())
-            .limit(Arc::clone(&shared))
-            .build()
-            .unwrap()
-    };
-    let (one, other) = (policy(), policy());
-    let held = shared.try_acquire().unwrap();
-    let mut waits = Waits::new();
-    waits.start(0, one.admit(Ask::one().class(2)));
-    assert!(waits.look().is_empty());
-    waits.start(1, other.admit(Ask::one().class(1)));
-    assert!(waits.look().is_empty());
-    waits.start(2, one.admit(Ask::one().class(0)));
-    assert!(waits.look().is_empty());
-    drop(held);
-    for served in [2, 1, 0] {
-        assert_eq!(waits.look(), [served]);
-        waits.end(false, 0);
     }
 }
 
@@ -191,7 +114,7 @@ fn the_oldest_waiter_of_the_last_class_is_evicted_and_never_for_a_later_class() 
 fn an_order_without_classes_is_refused() {
     let built = |order| Policy::builder().order(order).limit(Semaphore::new(1)).build().err();
     let none = OrderError::Classes { given: 0 };
-    assert_eq!(built(Order::RoundRobin { classes: 0 }), Some(PolicyError::Order(none)));
+    assert_eq!(built(Order::Shares(Vec::new())), Some(PolicyError::Order(none)));
     assert_eq!(
         built(Order::Shares(vec![1, 0])),
         Some(PolicyError::Order(OrderError::Weight))

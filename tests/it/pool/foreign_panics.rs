@@ -12,9 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::{PoolBuilder, PoolError};
-use tollgate::{
-    ClockReading, Demand, JoinHandle, Limiter, Outcome, Policy, Quota, ReadyAt, Refusal, Semaphore, WorkerPool,
-};
+use tollgate::{Demand, Description, JoinHandle, Limiter, Outcome, Policy, Quota, Refusal, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -308,20 +306,21 @@ struct EndsBadly {
 
 impl Limiter for EndsBadly {
     type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
         self.admitted.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), _: Outcome) {
         self.ended.fetch_add(1, Ordering::SeqCst);
         resume_unwind(Box::new("an admission ended badly"));
     }
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("ends badly"));
+    }
 }
 
 #[test]

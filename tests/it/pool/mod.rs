@@ -28,7 +28,7 @@ mod scope;
 mod shared_slots;
 mod sizes;
 mod slots_queue;
-#[cfg(all(feature = "tokio", feature = "policy-file"))]
+#[cfg(feature = "tokio")]
 mod soak;
 #[cfg(all(feature = "fan-out", feature = "tracing"))]
 mod spans;

@@ -2,7 +2,6 @@
 
 use crate::outcomes::Outcomes;
 use crate::pool::kinds::{Bomb, Busy, Handle, Kind, LONG, Pool, block_on, pool, settle, until, watched_on, with};
-use crate::pool::slots_queue::bounded;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use std::panic::resume_unwind;
 use std::pin::pin;
@@ -89,7 +88,6 @@ parity! {
     a_permit_of_the_user_is_one_slot_less
     closed_slots_end_a_pool
     a_pool_without_a_slot_waits_for_its_task_and_for_nothing_else
-    slots_with_a_bounded_queue_are_no_end_of_a_pool
     a_rate_admits_the_tasks
     a_semaphore_admits_the_tasks
     a_task_that_can_never_be_admitted_is_refused
@@ -1334,25 +1332,6 @@ async fn a_pool_without_a_slot_waits_for_its_task_and_for_nothing_else(kind: Kin
     assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
 }
 
-async fn slots_with_a_bounded_queue_are_no_end_of_a_pool(kind: Kind) {
-    for slots in bounded() {
-        let held = slots.try_acquire().unwrap();
-        let pools = [(); 3].map(|()| pool!(kind, 2, slots(Arc::clone(&slots))));
-        let handles = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| pools[n % 3].try_submit(async move { n }).unwrap());
-        until(|| slots.waiting() >= 3).await;
-        // Other waiters are refused by the bound.
-        assert!(slots.acquire().now_or_never().is_none_or(|acquired| acquired.is_err()));
-        drop(held);
-        for (n, handle) in handles.into_iter().enumerate() {
-            assert_eq!(handle.join().await.unwrap(), n);
-        }
-        for pool in pools {
-            pool.ends_clean().await;
-        }
-        assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
-    }
-}
-
 /// Returns a policy that admits one task each second, after a burst.
 fn rate(clock: &ManualClock, burst: u64) -> Policy<TokenBucket> {
     Policy::new(TokenBucket::new(Quota::per_second(1).burst(burst)).on(clock))
@@ -1407,7 +1386,7 @@ async fn a_semaphore_admits_the_tasks(kind: Kind) {
 async fn a_task_that_can_never_be_admitted_is_refused(kind: Kind) {
     let pool = pool!(kind, 1, admit_by(Policy::new(Semaphore::new(1))));
     let refused = with!(pool, ask(Ask::many(2))).submit(async {}).await.unwrap();
-    assert!(matches!(refused.join().await, Err(TaskError::Refused(why)) if why.reason == Reason::Oversized));
+    assert!(matches!(refused.join().await, Err(TaskError::Refused(why)) if why.reason() == Reason::Oversized));
     assert_eq!(pool.run(async { 7 }).await.unwrap(), 7);
     assert!(pool.wait_idle().await);
     let stats = pool.stats();
@@ -1418,7 +1397,7 @@ async fn refusals_of_a_closed_policy_are_returned_and_counted(kind: Kind) {
     let permits = Arc::new(Semaphore::new(1));
     let pool = pool!(kind, 1, admit_by(Policy::new(Arc::clone(&permits))));
     permits.close();
-    assert!(matches!(pool.run(async {}).await, Err(TaskError::Refused(why)) if why.reason == Reason::Closed));
+    assert!(matches!(pool.run(async {}).await, Err(TaskError::Refused(why)) if why.reason() == Reason::Closed));
     pool.execute(async {}).await.unwrap();
     assert!(pool.wait_idle().await);
     let stats = pool.stats();

@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(60);
 const TASKS: usize = 300;
 
 fn one_permit() -> Arc<Semaphore> {
-    Arc::new(Semaphore::builder(1).stats(&Clock::real()).build().unwrap())
+    Arc::new(Semaphore::new(1).with_stats(&Clock::real()))
 }
 
 fn grants(stats: &SemaphoreStats) -> u64 {

@@ -1,11 +1,11 @@
-//! Slots with a queue of their own: one that is bounded, and permits that come back, or are added, while a pool waits for them.
+//! Slots with a queue of their own: permits that come back, or are added, while a pool waits for them.
 
 use crate::pool::threads::Busy;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::PoolBuilder;
-use tollgate::{Eviction, JoinHandle, Quota, Semaphore, WorkerPool};
+use tollgate::{JoinHandle, Quota, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -14,40 +14,6 @@ fn ends<T: Send>(handle: JoinHandle<T>) -> T {
     match handle.join_timeout(LONG) {
         Ok(result) => result.unwrap(),
         Err(_) => panic!("no worker runs the task"),
-    }
-}
-
-/// Semaphores with one permit and queues of all kinds that refuse a newcomer.
-#[cfg(feature = "tokio")]
-pub(crate) fn bounded() -> impl Iterator<Item = Arc<Semaphore>> {
-    let lines = [(0, Eviction::Never), (1, Eviction::Never), (1, Eviction::Oldest)];
-    lines.into_iter().map(|(most, eviction)| {
-        let builder = Semaphore::builder(1).max_queue(most).eviction(eviction);
-        Arc::new(builder.build().unwrap())
-    })
-}
-
-#[cfg(feature = "fan-out")]
-#[tokio::test]
-async fn a_full_line_is_no_end_of_a_fan_out() {
-    use futures::StreamExt;
-    use tollgate::fan_out::fan_out;
-    for slots in bounded() {
-        let held = slots.try_acquire().unwrap();
-        let outs = [(); 3].map(|()| fan_out(0..5, &slots).ordered().map(|n| async move { n }));
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        drop(held);
-        for results in outs {
-            let results: Vec<_> = results.map(Result::unwrap).collect().await;
-            assert_eq!(results, [0, 1, 2, 3, 4]);
-        }
-        // The last runners give theirs back when they end.
-        while slots.available_permits() < 1 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(slots.waiting(), 0);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Everything at once on pools of both kinds, for as long as `TOLLGATE_SOAK_SECONDS` says: submissions, cancels, waits that are
-//! given up, resizes, reloads of the policy, panics of tasks, drops, wakers and hooks, shutdowns, and pools anew. Each task runs
+//! given up, resizes, changes of the policy's limits, panics of tasks, drops, wakers and hooks, shutdowns, and pools anew. Each task runs
 //! at most once and is dropped once, and no thread, permit or place is left.
 
 use crate::pool::kinds::{Handle, Kind, LONG, Pool, block_on, pool};
@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::pool::{Overflow, Priority, TaskError};
-use tollgate::{LimiterExt as _, Semaphore};
+use tollgate::{Inherit, LimiterExt as _, Policy, Quota, Semaphore, TokenBucket};
 
 const SUBMITTERS: usize = 3;
 const EACH: usize = 150;
@@ -141,14 +140,9 @@ async fn round(kind: Kind, mut seed: u64, seen: Arc<Mutex<Option<Pool>>>) {
     ];
     let overflow = overflows[below(&mut seed, 4)];
     let slots = Arc::new(Semaphore::new(2));
-    let rules = |n: usize| {
-        let rate = LegRule::token_bucket(format!("{}/s", 50_000 * n).parse().unwrap());
-        PolicySpec::new([
-            LegSpec::new("rate", rate),
-            LegSpec::new("in flight", LegRule::semaphore(n)),
-        ])
-    };
-    let policy = rules(3).build(&tollgate::Clock::default()).unwrap();
+    let quota = |n: usize| Quota::per_second(50_000 * n as u64);
+    let (rate, in_flight) = (Arc::new(TokenBucket::new(quota(3))), Arc::new(Semaphore::new(3)));
+    let policy = Policy::new((Arc::clone(&rate), Arc::clone(&in_flight)));
     macro_rules! of {
         ($($set:ident($to:expr)),*) => {
             pool!(
@@ -175,7 +169,9 @@ async fn round(kind: Kind, mut seed: u64, seen: Arc<Mutex<Option<Pool>>>) {
     let submitters: Vec<_> = submitters.collect();
     for _ in 0..below(&mut seed, 200) {
         pool.set_limit(1 + below(&mut seed, 4)).unwrap();
-        policy.apply(rules(1 + below(&mut seed, 4))).unwrap();
+        let n = 1 + below(&mut seed, 4);
+        rate.set_quota(quota(n), Inherit::AsIs);
+        in_flight.set_limit(n);
         let _ = pool.wait_idle_timeout(Duration::from_micros(20)).await;
         tokio::task::yield_now().await;
     }

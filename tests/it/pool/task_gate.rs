@@ -2,14 +2,17 @@
 
 use crate::outcomes::Outcomes;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tollgate::policy::Partitions;
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::pool::{GroupError, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
-use tollgate::{ManualClock, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::sync::Place;
+use tollgate::{
+    Demand, Description, Limiter, ManualClock, Outcome, Policy, Quota, Refusal, Semaphore, SemaphoreTicket, TokenBucket,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -247,16 +250,52 @@ async fn a_group_that_would_deadlock_leaves_none_running() {
     assert!(end_of(pool.wait_idle()).await);
 }
 
+/// Takes a permit once it is bounded, and nothing before.
+struct Bounded {
+    is_bounded: AtomicBool,
+    permits: Semaphore,
+}
+
+impl Bounded {
+    fn permits(&self) -> Option<&Semaphore> {
+        self.is_bounded.load(Ordering::SeqCst).then_some(&self.permits)
+    }
+}
+
+impl Limiter for Bounded {
+    type Ticket = Option<SemaphoreTicket>;
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+        self.permits().map(|permits| permits.try_reserve(demand)).transpose()
+    }
+    fn cancel(&self, ticket: Self::Ticket) {
+        ticket.into_iter().for_each(|ticket| self.permits.cancel(ticket));
+    }
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
+        ticket
+            .into_iter()
+            .for_each(|ticket| self.permits.finish(ticket, outcome));
+    }
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.permits().map_or(Ok(()), |permits| permits.look(demand))
+    }
+    fn leave(&self, place: &Place) {
+        self.permits.leave(place);
+    }
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.permits().into_iter().for_each(|permits| permits.describe(visit));
+    }
+}
+
 /// Given a policy that is given a bound while the pool runs, then waits are judged by the policy as it is.
 #[tokio::test(start_paused = true)]
 async fn a_wait_is_judged_by_the_policy_as_it_is() {
-    let clock = ManualClock::new();
-    let rate = || LegSpec::new("rate", LegRule::token_bucket("1000/s".parse().unwrap()));
-    let policy = PolicySpec::new([rate()]).build(&clock).unwrap();
-    let pool = one().on(&clock).admit_by(policy.clone()).build().unwrap();
+    let limiter = Arc::new(Bounded {
+        is_bounded: AtomicBool::new(false),
+        permits: Semaphore::new(1),
+    });
+    let pool = one().admit_by(Policy::new(Arc::clone(&limiter))).build().unwrap();
     for bounded in [false, true] {
-        let legs = rate_and(bounded, rate());
-        policy.apply(PolicySpec::new(legs)).unwrap();
+        limiter.is_bounded.store(bounded, Ordering::SeqCst);
         let here = pool.clone();
         let outer = pool.try_submit(async move { here.submit(async { 7 }).await.unwrap().await });
         match end_of(outer.unwrap()).await.unwrap() {
@@ -266,9 +305,4 @@ async fn a_wait_is_judged_by_the_policy_as_it_is() {
         }
         assert!(end_of(pool.wait_idle()).await);
     }
-}
-
-fn rate_and(bounded: bool, rate: LegSpec) -> Vec<LegSpec> {
-    let bound = bounded.then(|| LegSpec::new("in flight", LegRule::semaphore(1)));
-    std::iter::once(rate).chain(bound).collect()
 }

@@ -8,20 +8,32 @@ use tollgate::{Ask, Cost, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy,
 const TENTH: Duration = Duration::from_millis(100);
 const NANO: Duration = Duration::from_nanos(1);
 
-/// What a change of a limit of ten leaves: (taken of ten, rule, new limit, available after it).
-pub(crate) const INHERITED: [(u64, Inherit, u64, u64); 12] = [
+/// What a change of a burst of ten leaves in a bucket: (taken of ten, rule, new burst, available after it).
+pub(crate) const INHERITED: [(u64, Inherit, u64, u64); 8] = [
     (6, Inherit::AsIs, 20, 4),
     (6, Inherit::AsIs, 3, 3),
     (6, Inherit::Proportional, 20, 8),
     (6, Inherit::Proportional, 5, 2),
-    (6, Inherit::Additive, 20, 14),
-    (6, Inherit::Additive, 7, 1),
-    (6, Inherit::Additive, 2, 0),
     (6, Inherit::Reset, 3, 3),
     (10, Inherit::Reset, 20, 20),
     (0, Inherit::AsIs, 20, 10),
-    (0, Inherit::Additive, 20, 20),
     (10, Inherit::Proportional, 20, 0),
+];
+
+/// The same of a window with a limit of ten, which keeps what it has counted.
+pub(crate) const WINDOWS: [(u64, Inherit, u64, u64); 12] = [
+    (6, Inherit::AsIs, 20, 14),
+    (6, Inherit::AsIs, 7, 1),
+    (6, Inherit::AsIs, 2, 0),
+    (0, Inherit::AsIs, 20, 20),
+    (10, Inherit::AsIs, 0, 0),
+    (6, Inherit::Proportional, 20, 8),
+    (6, Inherit::Proportional, 5, 2),
+    (10, Inherit::Proportional, 20, 0),
+    (10, Inherit::Proportional, 0, 0),
+    (6, Inherit::Reset, 3, 3),
+    (10, Inherit::Reset, 20, 20),
+    (0, Inherit::Reset, 20, 20),
 ];
 
 /// The instants at which `calls` calls start, one after the other, as soon as `limiter` admits each.
@@ -62,11 +74,12 @@ macro_rules! buckets {
                 assert_eq!(bucket.time_until_full(), Some(TENTH * 12));
                 clock.advance(TENTH * 7 - NANO);
                 assert_eq!((bucket.debt(), bucket.available()), (1, 0), "rounded up");
-                let old = bucket.book(1).unwrap();
+                bucket.reset();
+                let old = bucket.try_admit(1).unwrap();
                 bucket.reset();
                 assert_eq!((bucket.debt(), bucket.available()), (0, 5));
                 bucket.try_acquire(5).unwrap();
-                drop(old);
+                old.cancel();
                 assert_eq!(bucket.available(), 0, "charges from before a reset are not refunded");
             }
 

@@ -1,7 +1,8 @@
 //! Never more than allowed in any span of time, for the rates behind a lock: whole histories of eight threads in rounds.
 //!
 //! In a round all threads race at one instant, some of them with readings of the clock that are stale. So each admission is
-//! counted at the round's instant exactly, and the check does not rely on the threads' claims. As many admissions as
+//! counted at the round's instant exactly, and the check does not rely on the threads' claims. (A bucket counts an admission by
+//! the reading that it was given: there no reading is stale. `any_window` has those that are.) As many admissions as
 //! `TOLLGATE_ADMISSIONS` says, a fifth of them here.
 
 use std::collections::VecDeque;
@@ -37,22 +38,18 @@ impl Random {
 }
 
 /// One thread's part of a round: how many tokens it was given.
-fn attempts<L: Limiter>(limiter: &L, clock: &ManualClock, random: &mut Random) -> (u64, u64) {
+fn attempts<L: Limiter>(limiter: &L, clock: &ManualClock, random: &mut Random, oldest: u64) -> (u64, u64) {
     let (mut tokens, mut count) = (0, 0);
     let now = clock.elapsed().as_nanos() as u64;
     for _ in 0..ATTEMPTS {
-        let stale = if random.below(4) == 0 {
-            random.below(2 * LENGTH)
-        } else {
-            0
-        };
+        let stale = if random.below(4) == 0 { random.below(oldest) } else { 0 };
         let instant = clock.after(Instant::ZERO, Duration::from_nanos(now.saturating_sub(stale)));
         let n = 1 + random.below(3);
         let (ask, reading) = (Ask::many(n), ClockReading::at(clock, instant));
-        if let Ok(ticket) = limiter.try_reserve(Demand::new(&ask, &reading)) {
+        if let Ok(ticket) = limiter.try_reserve(&Demand::new(&ask, &reading)) {
             // Some are given back at once, and do not count.
             if random.below(8) == 0 {
-                limiter.cancel(ticket, &reading);
+                limiter.cancel(ticket);
             } else {
                 (tokens, count) = (tokens + n, count + 1);
             }
@@ -63,10 +60,17 @@ fn attempts<L: Limiter>(limiter: &L, clock: &ManualClock, random: &mut Random) -
 
 /// Races for `limiter` round by round, and reports to `hear` the instant of each and the tokens granted in it.
 fn race<L: Limiter>(limiter: &L, clock: &ManualClock, hear: impl FnMut(u64, u64)) {
-    race_for(admissions(), limiter, clock, hear);
+    race_for(admissions(), 2 * LENGTH, limiter, clock, hear);
 }
 
-fn race_for<L: Limiter>(admissions: u64, limiter: &L, clock: &ManualClock, mut hear: impl FnMut(u64, u64)) {
+/// The same until so many were admitted, with readings up to `oldest` nanoseconds old.
+fn race_for<L: Limiter>(
+    admissions: u64,
+    oldest: u64,
+    limiter: &L,
+    clock: &ManualClock,
+    mut hear: impl FnMut(u64, u64),
+) {
     let (tokens, count, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let gate = Barrier::new(THREADS as usize + 1);
     thread::scope(|scope| {
@@ -79,7 +83,7 @@ fn race_for<L: Limiter>(admissions: u64, limiter: &L, clock: &ManualClock, mut h
                     if done.load(Ordering::Relaxed) {
                         return;
                     }
-                    let (given, admitted) = attempts(limiter, clock, &mut random);
+                    let (given, admitted) = attempts(limiter, clock, &mut random, oldest);
                     tokens.fetch_add(given, Ordering::Relaxed);
                     count.fetch_add(admitted, Ordering::Relaxed);
                     gate.wait();
@@ -92,7 +96,7 @@ fn race_for<L: Limiter>(admissions: u64, limiter: &L, clock: &ManualClock, mut h
             clock.advance(Duration::from_nanos(random.below(leap)));
             // It has seen this instant before a stale one can be counted as of the last.
             let (ask, reading) = (Ask::one(), ClockReading::at(clock, clock.now()));
-            let _ = limiter.ready_at(Demand::new(&ask, &reading));
+            let _ = limiter.look(&Demand::new(&ask, &reading));
             gate.wait();
             gate.wait();
             hear(clock.elapsed().as_nanos() as u64, tokens.swap(0, Ordering::Relaxed));
@@ -172,7 +176,7 @@ fn no_span_at_a_leaky_bucket_has_more_than_flows_out_and_the_slack() {
         .on(&clock);
     // In thousandths of tokens, of which one flows out in a nanosecond.
     let (mut taken, mut least) = (0i128, i128::MAX);
-    race(&bucket, &clock, |at, tokens| {
+    race_for(admissions(), 1, &bucket, &clock, |at, tokens| {
         least = least.min(taken - i128::from(at));
         taken += i128::from(tokens) * 1_000;
         assert!(taken - i128::from(at) <= least + 100_000, "too many at {at} ns");
@@ -185,7 +189,7 @@ fn no_span_at_an_even_leaky_bucket_has_more_than_flows_out_and_one() {
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(1_000_000)).on(&clock);
     let mut free = 0;
-    race_for(admissions() / 100, &bucket, &clock, |at, tokens| {
+    race_for(admissions() / 100, 1, &bucket, &clock, |at, tokens| {
         assert!(tokens <= u64::from(at >= free), "{tokens} at {at} ns, free from {free}");
         free = if tokens > 0 { at + 1_000 } else { free };
     });
@@ -198,7 +202,7 @@ fn no_two_are_admitted_by_a_warm_up_within_an_interval() {
     let warmup = Warmup::new(Quota::per_second(1_000_000).burst(1), Duration::from_micros(10));
     let warmup = warmup.unwrap().on(&clock);
     let mut free = 0;
-    race_for(admissions() / 100, &warmup, &clock, |at, tokens| {
+    race_for(admissions() / 100, 2 * LENGTH, &warmup, &clock, |at, tokens| {
         assert!(tokens <= u64::from(at >= free), "{tokens} at {at} ns, free from {free}");
         free = if tokens > 0 { at + 1_000 } else { free };
     });

@@ -1,4 +1,4 @@
-//! The token bucket's verbs: bookings, debts, what there is and when there will be more, by interval and at the extremes.
+//! The token bucket's verbs: debts, what there is and when there will be more, by interval and at the extremes.
 
 use program::Op;
 use proptest::prelude::*;
@@ -42,41 +42,6 @@ fn a_settlement_after_a_reset_gives_nothing_back() {
     assert_eq!(bucket.available(), 0);
     permit.settle(TOKENS, 3).unwrap();
     assert_eq!(bucket.debt(), 3, "more is charged all the same");
-}
-
-#[test]
-fn bookings_are_bounded_and_their_refusals_true() {
-    let clock = ManualClock::new();
-    let bucket = TokenBucket::new(Quota::per_second(10).burst(2)).on(&clock);
-    bucket.try_acquire(2).unwrap();
-    let late = bucket.book_within(2, TENTH).unwrap_err();
-    assert_eq!((late.reason(), late.retry_after()), (Reason::TimedOut, Some(TENTH)));
-    clock.advance(TENTH);
-    assert_eq!(bucket.book_within(2, TENTH).unwrap().wait(), TENTH);
-    for n in [3, u64::MAX] {
-        let never = bucket.book(n).unwrap_err();
-        assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
-    }
-    // As many as may be ahead, and one more.
-    let quota = Quota::per_second(1_000).burst(Quota::MAX_BURST);
-    let bucket = TokenBucket::new(quota).on(&clock);
-    let mut held = Vec::new();
-    let full = loop {
-        match bucket.book(Quota::MAX_BURST) {
-            Ok(booking) => held.push(booking),
-            Err(refused) => break refused,
-        }
-    };
-    assert!(held.len() >= 2, "what is there, and at least a burst ahead");
-    assert_eq!(full.reason(), Reason::QueueFull);
-    clock.advance(full.retry_after().unwrap() - NANO);
-    assert!(bucket.book(Quota::MAX_BURST).is_err());
-    clock.advance(NANO);
-    let last = bucket.book(Quota::MAX_BURST).unwrap();
-    // From the newest to the oldest all of it comes back.
-    drop(last);
-    while held.pop().is_some() {}
-    assert_eq!((bucket.available(), bucket.debt()), (Quota::MAX_BURST, 0));
 }
 
 #[test]
@@ -136,7 +101,6 @@ fn zero_and_unlimited_have_names() {
     assert_eq!((refused.reason(), refused.retry_after()), (Reason::Oversized, None));
     shut.force_acquire(2);
     assert_eq!((shut.available(), shut.debt(), shut.time_until_full()), (0, 2, None));
-    assert!(shut.book(1).is_err());
     shut.set_quota(Quota::per_second(10).burst(4), Inherit::AsIs);
     assert_eq!(shut.time_until(1), Some(TENTH * 3), "the debt stays");
 
@@ -145,23 +109,22 @@ fn zero_and_unlimited_have_names() {
         open.try_acquire(n).unwrap();
         open.force_acquire(n);
         assert_eq!(open.acquire_up_to(n), n);
-        assert_eq!(open.book(n).unwrap().wait(), Duration::ZERO);
     }
-    let held = open.reserve(3).unwrap();
-    let mut permit = open.reserve(3).unwrap().commit();
+    let held = open.try_admit(3).unwrap();
+    let mut permit = open.try_admit(3).unwrap();
     assert_eq!(
         (open.available(), open.debt(), open.time_until_full()),
         (u64::MAX, 0, Some(Duration::ZERO))
     );
     open.set_quota(Quota::per_second(10).burst(4), Inherit::Proportional);
     open.try_acquire(4).unwrap();
-    drop(held);
+    held.cancel();
     let _ = permit.settle(tollgate::Cost::new("calls"), 0);
     assert_eq!(open.available(), 0, "what was not counted is not given back");
     open.force_acquire(7);
     open.set_quota(Quota::unlimited(), Inherit::AsIs);
     open.try_acquire(9).unwrap();
-    open.set_quota(Quota::per_second(10).burst(4), Inherit::Additive);
+    open.set_quota(Quota::per_second(10).burst(4), Inherit::AsIs);
     assert_eq!(open.available(), 4, "nothing was counted meanwhile");
 }
 
@@ -179,8 +142,6 @@ fn rules_hold_from_one_refill_to_the_other() {
         (4, Inherit::AsIs, 3, 3),
         (4, Inherit::Proportional, 20, 8),
         (4, Inherit::Proportional, 5, 2),
-        (4, Inherit::Additive, 20, 14),
-        (4, Inherit::Additive, 5, 0),
         (4, Inherit::Reset, 5, 5),
     ] {
         for old in quotas(10) {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tollgate::policy::spec::{CalendarWindowRule, LegSpec, PolicySpec};
 use tollgate::status::State;
 use tollgate::{
     Ask, CalendarPeriod, CalendarWindow, ClockReading, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt,
@@ -237,12 +236,6 @@ fn periods_begin_when_the_published_rules_say() {
     for (zone, period, borders) in BORDERS {
         let clock = at(borders[0]);
         let window = CalendarWindow::new(3, *period, zone).unwrap().on(&clock);
-        let debtor = CalendarWindow::new(1, *period, zone).unwrap().on(&clock);
-        for (n, border) in (1..).zip(&borders[1..]) {
-            debtor.force_acquire(1);
-            let wait = utc(border).duration_since(utc(borders[0])).unwrap();
-            assert_eq!(debtor.time_until(1), Some(wait), "{zone} {n} x {period:?}");
-        }
         for pair in borders.windows(2) {
             let length = utc(pair[1]).duration_since(utc(pair[0])).unwrap();
             assert_eq!(window.acquire_up_to(9), 3, "{zone} {period:?} {pair:?}");
@@ -262,7 +255,7 @@ fn periods_begin_when_the_published_rules_say() {
             );
             clock.advance(NANO);
         }
-        assert_eq!((window.available(), debtor.debt()), (3, 0));
+        assert_eq!(window.available(), 3);
     }
 }
 
@@ -408,7 +401,7 @@ fn an_unknown_zone_and_an_impossible_ask_are_refused() {
     assert_eq!(window.try_acquire(4).unwrap_err().reason(), Reason::Oversized);
     assert_eq!(daily(&clock, 0).try_acquire(1).unwrap_err().reason(), Reason::Oversized);
     assert_eq!(
-        (window.limit(), window.period(), window.time_zone()),
+        (window.limit(), window.period(), window.time_zone().as_str()),
         (3, CalendarPeriod::Day, "UTC")
     );
     assert_eq!(
@@ -416,7 +409,7 @@ fn an_unknown_zone_and_an_impossible_ask_are_refused() {
         "CalendarWindow { limit: 3, period: Day, time_zone: \"UTC\", available: 3, .. }"
     );
     let mut seen = Vec::new();
-    window.visit_status(&mut |status| seen.push(status.state));
+    window.describe(&mut |leg| seen.push(leg.state));
     let state = State::Rate {
         limit: 3,
         window: DAY,
@@ -452,39 +445,39 @@ fn no_wall_clock_is_out_of_bounds() {
     }
 }
 
-/// Given units that are charged to the next period, then a take of this period still comes back in full.
+/// Given units beyond the limit, then a take of this period still comes back in full.
 #[test]
-fn a_charge_to_the_next_period_keeps_no_refund_back() {
+fn a_charge_beyond_the_limit_keeps_no_refund_back() {
     let clock = at("2026-11-23T12:00:00Z");
     let window = daily(&clock, 10);
     let now = ClockReading::at(&clock, clock.now());
-    let reserve = |n| window.try_reserve(Demand::new(&Ask::many(n), &now)).unwrap();
+    let reserve = |n| window.try_reserve(&Demand::new(&Ask::many(n), &now)).unwrap();
     let taken = reserve(6);
     window.force_acquire(6);
     assert_eq!((window.available(), window.debt()), (0, 2));
-    window.cancel(taken, &now);
+    window.cancel(taken);
     assert_eq!((window.available(), window.debt()), (4, 0));
 
     let by_tokens = (&window).per(TOKENS);
     let ask = Ask::one().cost(TOKENS, 4);
-    let mut taken = by_tokens.try_reserve(Demand::new(&ask, &now)).unwrap();
-    by_tokens.settle(&mut taken, Settlement::new(TOKENS, 9, &now));
+    let mut taken = by_tokens.try_reserve(&Demand::new(&ask, &now)).unwrap();
+    by_tokens.settle(&mut taken, &Settlement::new(TOKENS, 9));
     window.force_acquire(3);
     assert_eq!((window.available(), window.debt()), (0, 8));
-    by_tokens.settle(&mut taken, Settlement::new(TOKENS, 1, &now));
+    by_tokens.settle(&mut taken, &Settlement::new(TOKENS, 1));
     assert_eq!((window.available(), window.debt()), (0, 0));
     window.force_acquire(5);
-    by_tokens.cancel(taken, &now);
+    by_tokens.cancel(taken);
     assert_eq!((window.available(), window.debt()), (0, 4));
     // In a later period there is nothing left to give back.
     let late = ClockReading::at(&clock, clock.now());
     clock.advance(12 * HOUR);
-    assert_eq!((window.available(), window.debt()), (6, 0));
-    let old = window.try_reserve(Demand::new(&Ask::many(2), &late)).unwrap();
+    assert_eq!((window.available(), window.debt()), (10, 0));
+    let old = window.try_reserve(&Demand::new(&Ask::many(2), &late)).unwrap();
     window.force_acquire(4);
     clock.advance(DAY);
     window.force_acquire(5);
-    window.cancel(old, &ClockReading::at(&clock, clock.now()));
+    window.cancel(old);
     assert_eq!((window.available(), window.debt()), (5, 0));
 }
 
@@ -585,25 +578,6 @@ fn a_zone_that_the_system_lacks_is_compiled_in() {
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
 }
 
-#[test]
-fn another_spelling_of_a_zone_is_the_same_budget() {
-    let clock = at("2026-11-23T12:00:00Z");
-    let spec = |zone: &str| {
-        let rule = CalendarWindowRule {
-            limit: 10,
-            period: CalendarPeriod::Day,
-            time_zone: zone.to_owned(),
-        };
-        PolicySpec::new([LegSpec::new("day", rule)])
-    };
-    let policy = spec("Europe/Berlin").build(&clock).unwrap();
-    policy.try_admit(Ask::many(10)).unwrap().forget();
-    for (zone, admits) in [("europe/BERLIN", false), ("Europe/Paris", true)] {
-        policy.apply(spec(zone)).unwrap();
-        assert_eq!(policy.try_admit(1).is_ok(), admits, "{zone}");
-    }
-}
-
 /// Given a wall clock before the first year that has a date, then the period ends with the first reading of a later one.
 #[test]
 fn a_window_that_was_made_before_the_calendar_turns() {
@@ -639,7 +613,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0..9u64).prop_map(Step::Settle),
         (
             0..12u64,
-            prop_oneof![Just(Inherit::AsIs), Just(Inherit::Additive), Just(Inherit::Reset)]
+            prop_oneof![Just(Inherit::AsIs), Just(Inherit::Proportional), Just(Inherit::Reset)]
         )
             .prop_map(|(limit, rule)| Step::Limit(limit, rule)),
         Just(Step::Reset),
@@ -666,22 +640,22 @@ proptest! {
                 }
                 Step::Reserve(n) => {
                     let ask = Ask::one().cost(TOKENS, n);
-                    let taken = by_calendar.try_reserve(Demand::new(&ask, &now));
-                    let same = by_length.try_reserve(Demand::new(&ask, &now));
+                    let taken = by_calendar.try_reserve(&Demand::new(&ask, &now));
+                    let same = by_length.try_reserve(&Demand::new(&ask, &now));
                     prop_assert_eq!(taken.is_ok(), same.is_ok());
                     held.extend(taken.ok().zip(same.ok()).map(|(taken, same)| (taken, same, n)));
                 }
                 Step::Cancel | Step::Settle(_) if calendar.debt() > 0 => {}
                 Step::Cancel => if let Some((taken, same, _)) = held.pop() {
-                    by_calendar.cancel(taken, &now);
-                    by_length.cancel(same, &now);
+                    by_calendar.cancel(taken);
+                    by_length.cancel(same);
                 },
                 Step::Settle(n) => if let Some((taken, same, units)) = held.first_mut() {
                     // Less than before: a charge makes no debt.
                     *units = n.min(*units);
                     let n = *units;
-                    by_calendar.settle(taken, Settlement::new(TOKENS, n, &now));
-                    by_length.settle(same, Settlement::new(TOKENS, n, &now));
+                    by_calendar.settle(taken, &Settlement::new(TOKENS, n));
+                    by_length.settle(same, &Settlement::new(TOKENS, n));
                 },
                 Step::Limit(limit, rule) => {
                     calendar.set_limit(limit, rule);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{LimiterExt, ManualClock, Quota, TokenBucket};
+use tollgate::{LimiterExt, ManualClock, Permit, Quota, TokenBucket};
 
 #[path = "../../../fuzz/targets/ledger.rs"]
 mod ledger;
@@ -52,12 +52,12 @@ mints_nothing! {
 fn a_budget_that_nothing_refills_gets_back_all_that_is_cancelled() {
     let clock = ManualClock::new();
     let budget = TokenBucket::new(Quota::zero().burst(1_000)).on(&clock);
-    let old = budget.reserve(3).unwrap();
+    let old = budget.try_admit(3).unwrap();
     for n in 0..200 {
         clock.advance(Duration::from_secs(1));
-        let reservations = [n % 3 + 1, 2].map(|units| budget.reserve(units).unwrap());
-        drop(reservations);
+        let reservations = [n % 3 + 1, 2].map(|units| budget.try_admit(units).unwrap());
+        reservations.into_iter().for_each(Permit::cancel);
     }
-    drop(old);
+    old.cancel();
     assert_eq!(budget.available(), 1_000);
 }

@@ -1,13 +1,11 @@
-//! The fixed window: counts, boundaries, bookings and debts against plain lists.
+//! The fixed window: counts, boundaries and debts against plain lists.
 
-use crate::rate::alike::{INHERITED, starts};
+use crate::rate::alike::{WINDOWS, starts};
 use program::{Change, Op};
 use proptest::prelude::*;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate::time::ClockReading;
-use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Reason, Settlement, WindowError,
-};
+use tollgate::{Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Settlement, WindowError};
 
 #[path = "../../../fuzz/targets/fixed_window.rs"]
 mod program;
@@ -81,19 +79,17 @@ fn the_verbs_take_the_stated_amounts() {
     );
     window.force_acquire(9);
     assert_eq!((window.available(), window.debt()), (0, 7));
-    // Two of seven lie in the window after the next.
-    assert_eq!(window.time_until(3), Some(SECOND * 7 / 4));
-    assert_eq!(window.time_until(4), Some(SECOND * 11 / 4));
-    assert_eq!(window.time_until_full(), Some(SECOND * 11 / 4));
+    // A debt leaves with the window in which it was taken.
+    assert_eq!(window.time_until(5), Some(SECOND * 3 / 4));
+    assert_eq!(window.time_until_full(), Some(SECOND * 3 / 4));
     clock.advance(SECOND * 3 / 4);
-    assert_eq!((window.available(), window.debt()), (0, 2));
-    clock.advance(SECOND);
-    assert_eq!((window.available(), window.debt()), (3, 0));
-    let old = window.reserve(2).unwrap();
+    assert_eq!((window.available(), window.debt()), (5, 0));
+    window.try_acquire(2).unwrap();
+    let old = window.try_admit(2).unwrap();
     window.reset();
     assert_eq!(window.available(), 5);
     window.try_acquire(5).unwrap();
-    drop(old);
+    old.cancel();
     assert_eq!(
         window.available(),
         0,
@@ -106,63 +102,20 @@ fn cancels_are_exact_in_any_order_while_their_window_runs() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let clock = ManualClock::new();
         let window = window(&clock, 10);
-        let mut held: Vec<_> = (1..=3).map(|n| window.reserve(n)).map(Result::ok).collect();
+        let mut held: Vec<_> = (1..=3).map(|n| window.try_admit(n)).map(Result::ok).collect();
         clock.advance(SECOND - NANO);
         let mut there = 4;
         for index in order {
-            held[index] = None;
+            held[index].take().unwrap().cancel();
             there += index as u64 + 1;
             assert_eq!(window.available(), there);
         }
-        let late = window.reserve(10).unwrap();
+        let late = window.try_admit(10).unwrap();
         clock.advance(NANO);
         window.try_acquire(10).unwrap();
-        drop(late);
+        late.cancel();
         assert_eq!(window.available(), 0, "its window has ended");
     }
-}
-
-#[test]
-fn a_cancelled_booking_never_fills_a_window_twice() {
-    let clock = ManualClock::new();
-    let window = window(&clock, 2);
-    let mut held: Vec<_> = (0..3).map(|_| window.book(2).unwrap()).collect();
-    assert_eq!(
-        held.iter().map(|booked| booked.wait().as_secs()).collect::<Vec<_>>(),
-        [0, 1, 2]
-    );
-    // The middle one leaves a place that stays free: the last window is full.
-    drop(held.remove(1));
-    assert_eq!(window.book(1).unwrap().wait(), SECOND * 3);
-    // The last one is given back, and so is one that leaves a place empty before it.
-    drop(held.pop());
-    let one = window.book(1).unwrap();
-    let two = window.book(2).unwrap();
-    assert_eq!((one.wait(), two.wait(), window.debt()), (SECOND * 2, SECOND * 3, 6));
-    drop(two);
-    assert_eq!(window.debt(), 3);
-    drop(one);
-    assert_eq!(window.debt(), 2);
-}
-
-#[test]
-fn bookings_are_bounded() {
-    let clock = ManualClock::new();
-    let window = window(&clock, 2).max_ahead(3);
-    let never = window.book(3).unwrap_err();
-    assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
-    for n in [2, 2, 1] {
-        window.book(n).unwrap().commit().forget();
-    }
-    let refused = window.book(1).unwrap_err();
-    assert_eq!(
-        (refused.reason(), refused.retry_after()),
-        (Reason::QueueFull, Some(SECOND))
-    );
-    assert_eq!(window.book(2).unwrap_err().retry_after(), Some(SECOND * 2));
-    clock.advance(SECOND);
-    assert_eq!(window.book(1).unwrap().wait(), SECOND);
-    assert!(FixedWindow::new(0, SECOND).unwrap().on(&clock).book(1).is_err());
 }
 
 #[test]
@@ -177,18 +130,16 @@ fn a_settlement_corrects_the_count() {
     permit.settle(TOKENS, 130).unwrap();
     assert_eq!((window.available(), window.debt()), (0, 40));
     clock.advance(SECOND);
-    assert_eq!(window.available(), 60);
-    other.settle(TOKENS, 0).unwrap();
-    assert_eq!(window.available(), 60, "its window has ended");
-    permit.settle(TOKENS, 0).unwrap();
-    assert_eq!(
-        window.available(),
-        100,
-        "what was charged to this window is back, and no more"
-    );
+    window.try_acquire(40).unwrap();
+    for permit in [&mut other, &mut permit] {
+        for actual in [0, 50] {
+            permit.settle(TOKENS, actual).unwrap();
+            assert_eq!(window.available(), 60, "its window has ended");
+        }
+    }
 }
 
-/// One that was settled upwards lies in two stretches, with another's between them: only its last one is given back.
+/// A settlement upwards charges the window of the admission, and a cancel gives back all of it.
 #[test]
 fn a_settlement_upwards_refunds_no_later_charge() {
     let clock = ManualClock::new();
@@ -196,18 +147,18 @@ fn a_settlement_upwards_refunds_no_later_charge() {
     let gate = (&window).per(TOKENS);
     let reading = ClockReading::at(&clock, clock.now());
     let ask = Ask::one().cost(TOKENS, 2);
-    let mut first = gate.try_reserve(Demand::new(&ask, &reading)).unwrap();
+    let mut first = gate.try_reserve(&Demand::new(&ask, &reading)).unwrap();
     window.force_acquire(6);
-    gate.settle(&mut first, Settlement::new(TOKENS, 5, &reading));
+    gate.settle(&mut first, &Settlement::new(TOKENS, 5));
     assert_eq!(window.debt(), 7);
-    gate.cancel(first, &reading);
-    assert_eq!(window.debt(), 4, "what lies between is another's");
+    gate.cancel(first);
+    assert_eq!(window.debt(), 2);
 }
 
 /// Rows of (taken of ten, rule, new limit, room after).
 #[test]
 fn a_changed_limit_follows_its_inherit_rule() {
-    for (taken, rule, limit, after) in INHERITED.into_iter().chain([(10, Inherit::Additive, 0, 0)]) {
+    for (taken, rule, limit, after) in WINDOWS {
         let clock = ManualClock::new();
         let window = window(&clock, 10);
         window.try_acquire(taken).unwrap();
@@ -224,7 +175,7 @@ fn a_changed_limit_follows_its_inherit_rule() {
     let window = window(&clock, 10);
     window.force_acquire(13);
     window.set_limit(20, Inherit::AsIs);
-    assert_eq!(window.debt(), 3, "a debt stays");
+    assert_eq!((window.available(), window.debt()), (7, 0), "all that was taken counts");
 }
 
 #[test]
@@ -257,16 +208,15 @@ fn zero_and_unlimited_have_names() {
     assert!(shut.try_acquire(0).is_ok());
     assert_eq!(shut.try_acquire(1).unwrap_err().retry_after(), None);
     shut.force_acquire(3);
-    assert_eq!(shut.time_until_full(), None);
-    clock.advance(SECOND * 100);
-    assert_eq!(shut.debt(), 3, "no window has room for it");
+    assert_eq!((shut.debt(), shut.time_until_full()), (3, Some(SECOND)));
+    clock.advance(SECOND);
+    assert_eq!(shut.debt(), 0, "it leaves with its window");
     shut.set_limit(2, Inherit::Reset);
     assert!(shut.try_acquire(2).is_ok());
 
     let open = window(&clock, FixedWindow::UNLIMITED);
     for n in [0, 1, u64::MAX] {
         open.try_acquire(n).unwrap();
-        open.book(n).unwrap().commit().forget();
         open.force_acquire(n);
     }
     assert_eq!((open.available(), open.debt()), (u64::MAX, 0));
@@ -278,9 +228,9 @@ fn zero_and_unlimited_have_names() {
     for _ in 0..3 {
         open.force_acquire(u64::MAX);
     }
-    clock.advance(SECOND);
     assert!(open.debt() > 1 << 63);
-    let _ = (open.time_until(1), open.time_until_full(), open.book(1).err());
+    clock.advance(open.time_until(2).unwrap());
+    assert_eq!((open.available(), open.debt()), (2, 0));
 }
 
 #[test]
@@ -295,31 +245,24 @@ fn waiters_fill_one_window_after_the_other() {
 proptest! {
     #![proptest_config(crate::cases(2_000))]
 
-    /// Given anything but bookings, then it is a list of counts by window, and every cancel in time is exact.
+    /// Given any takes and cancels, then it is a list of counts by window, and every cancel in time is exact.
     #[test]
     fn it_is_a_list_of_counts(ops in crate::ops(1..80, Op::decode), limit in 0u64..12) {
         program::counts(limit, ops);
     }
 
-    /// Given bookings as well, then no window ever holds more than its limit, not counting cancelled ones.
+    /// Given any change of limit and length beside admissions, debts, reservations and cancels, then the window counts what its contract
+    /// says; and a refused caller is admitted at the instant that its refusal names.
     #[test]
-    fn no_window_is_filled_twice(ops in crate::ops(1..80, Op::decode), limit in 1u64..6) {
-        program::bookings(limit, ops);
-    }
-
-    /// Given any change of limit and length beside admissions, debts, bookings and cancels, then each admission and booking fits into the
-    /// window of its instant, by the limit in force and with all promised instants in it counted; a refused caller is admitted at the
-    /// instant that its refusal names; and in the end nothing is left.
-    #[test]
-    fn no_window_is_filled_twice_by_any_change(
+    fn it_counts_by_window_through_any_change(
         ops in crate::ops(1..60, Change::decode), limit in 1u64..9, length in 1u64..90,
     ) {
         program::changes(limit, length, ops);
     }
 
-    /// Given settlements both ways, then no window ever holds more than its limit of current charges.
+    /// Given settlements both ways, then each counts in the window of its admission, exactly.
     #[test]
-    fn settlements_fill_no_window_twice(
+    fn settlements_count_in_the_window_of_the_admission(
         ops in prop::collection::vec((any::<[u8; 3]>().prop_map(Op::decode), 0usize..6, 0u64..12), 1..80),
         limit in 1u64..6,
     ) {
@@ -332,81 +275,34 @@ proptest! {
         for (op, index, actual) in ops {
             let reading = ClockReading::at(&clock, clock.now());
             let now = clock.elapsed().as_nanos() as u64 / LENGTH;
-            // Where the next units come to lie: in the window that runs, or where the debt ends.
-            let (debt, free) = (window.debt(), window.available());
-            let place = move |n: u64| {
-                let (mut at, mut room) = match debt.checked_sub(1) {
-                    None => (now, free),
-                    Some(last) => (now + 1 + last / limit, limit - 1 - last % limit),
-                };
-                let mut places = Vec::new();
-                while places.len() < n as usize {
-                    if room == 0 {
-                        (at, room) = (at + 1, limit);
-                    }
-                    room -= 1;
-                    places.push(at);
-                }
-                places
-            };
             match op {
                 Op::Advance(step) => clock.advance(Duration::from_nanos(step)),
-                Op::Take(n) | Op::UpTo(n) => {
-                    for _ in 0..window.acquire_up_to(n) {
-                        *counts.entry(now).or_default() += 1;
-                    }
-                }
+                Op::UpTo(n) => *counts.entry(now).or_default() += window.acquire_up_to(n),
                 Op::Reserve(n) => {
                     let ask = Ask::one().cost(TOKENS, n);
-                    if let Ok(ticket) = gate.try_reserve(Demand::new(&ask, &reading)) {
+                    if let Ok(ticket) = gate.try_reserve(&Demand::new(&ask, &reading)) {
                         *counts.entry(now).or_default() += n;
-                        held.push((ticket, n, vec![now; n as usize]));
+                        held.push((ticket, n, now));
                     }
                 }
-                Op::Book(_) if index < held.len() => {
-                    let (ticket, charged, places) = &mut held[index];
-                    gate.settle(ticket, Settlement::new(TOKENS, actual, &reading));
-                    for at in place(actual.saturating_sub(*charged)) {
-                        *counts.entry(at).or_default() += 1;
-                        places.push(at);
-                    }
-                    // Not more than this can have come back, and of the last of it.
-                    for _ in actual..*charged {
-                        if let Some(at) = places.pop() {
-                            *counts.entry(at).or_default() -= 1;
-                        }
-                    }
+                Op::Take(_) if index < held.len() => {
+                    let (ticket, charged, at) = &mut held[index];
+                    gate.settle(ticket, &Settlement::new(TOKENS, actual));
+                    let count = counts.entry(*at).or_default();
+                    *count = *count + actual - *charged;
                     *charged = actual;
                 }
                 Op::Cancel(_) if index < held.len() => {
-                    let (ticket, _, places) = held.remove(index);
-                    gate.cancel(ticket, &reading);
-                    for at in places {
-                        *counts.entry(at).or_default() -= 1;
-                    }
+                    let (ticket, charged, at) = held.remove(index);
+                    gate.cancel(ticket);
+                    *counts.entry(at).or_default() -= charged;
                 }
-                Op::Book(_) | Op::Cancel(_) => {}
+                Op::Take(_) | Op::Cancel(_) => {}
             }
-            for (at, count) in &counts {
-                prop_assert!(*count <= limit, "{count} in window {at}");
-            }
+            let now = clock.elapsed().as_nanos() as u64 / LENGTH;
+            let count = counts.get(&now).copied().unwrap_or(0);
+            let expected = (limit.saturating_sub(count), count.saturating_sub(limit));
+            prop_assert_eq!((window.available(), window.debt()), expected);
         }
     }
-}
-
-/// Given a window of ten with one taken, when ten and nine are booked, then each lies in one window with all of its weight, so that
-/// no window has more than ten; and what lies empty before a booking comes back with it.
-#[test]
-fn a_booking_starts_in_a_window_that_has_room_for_all_of_it() {
-    let clock = ManualClock::new();
-    let window = window(&clock, 10);
-    window.try_acquire(1).unwrap();
-    let [ten, nine, one] = [10, 9, 1].map(|n| window.book(n).unwrap());
-    assert_eq!([ten.wait(), nine.wait(), one.wait()], [SECOND, SECOND * 2, SECOND * 2]);
-    assert_eq!(window.available(), 0, "later bookings lie behind it");
-    drop((one, nine));
-    drop(ten);
-    assert_eq!((window.available(), window.debt()), (9, 0));
-    let never = window.book(11).unwrap_err();
-    assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
 }

@@ -3,10 +3,6 @@
 mod alike;
 mod any_window;
 mod any_window_rounds;
-mod booked_changes;
-mod booked_twice_changed;
-mod bookings;
-mod bookings_model;
 mod bucket_published;
 mod bucket_verbs;
 #[cfg(feature = "calendar")]

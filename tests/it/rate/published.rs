@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
-use tollgate::{FixedWindow, Instant, LeakyBucket, ManualClock, Policy, Quota, SlidingLog, SlidingWindow, TokenBucket};
+use tollgate::{Instant, LeakyBucket, ManualClock, Policy, Quota, SlidingLog, SlidingWindow, TokenBucket};
 use tollgate::{LimiterExt, Reason, Warmup};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,96 +15,6 @@ fn at(clock: &ManualClock, since: Duration) {
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-/// failsafe-go, smooth: one per 500 ms. Rows of (ms, weights, wait for the last, next one free at).
-#[test]
-fn a_smooth_limiter_books_as_published() {
-    let clock = ManualClock::new();
-    let bucket = LeakyBucket::new(Quota::per_second(2).burst(100)).on(&clock);
-    for (when, weights, wait, next) in [
-        (0, &[1; 7][..], 3_000, 3_500),
-        (800, &[3], 3_700, 5_000),
-        (2_300, &[1], 2_700, 5_500),
-        (3_500, &[3], 3_000, 7_000),
-        // Published as 900 and 10,500, on a grid: two of them would be closer than an interval to what went before.
-        (9_100, &[3], 1_000, 10_600),
-        (11_000, &[1], 0, 11_500),
-    ] {
-        at(&clock, millis(when));
-        let booked = weights.iter().map(|&n| bucket.book(n).unwrap());
-        let waits: Vec<_> = booked
-            .map(|booking| {
-                let wait = booking.wait();
-                booking.commit().forget();
-                wait
-            })
-            .collect();
-        assert_eq!(waits.last(), Some(&millis(wait)), "at {when}");
-        assert_eq!(
-            clock.elapsed() + bucket.time_until(1).unwrap(),
-            millis(next),
-            "at {when}"
-        );
-    }
-}
-
-/// failsafe-go, bursty: a limit per second. A published weight across several windows is booked one by one: ours start
-/// together, in one window. Rows of (ms, weights, wait for the last, the remainder, negative when owed).
-#[test]
-fn a_bursty_limiter_books_as_published() {
-    let check = |limit, rows: &[(u64, &[u64], u64, i64)]| {
-        let clock = ManualClock::new();
-        let window = FixedWindow::new(limit, SECOND).unwrap().on(&clock);
-        for &(when, weights, wait, left) in rows {
-            at(&clock, millis(when));
-            let mut last = Duration::MAX;
-            for &n in weights {
-                let booking = window.book(n).unwrap();
-                last = booking.wait();
-                booking.commit().forget();
-            }
-            let there = window.available() as i64 - window.debt() as i64;
-            assert_eq!((last, there), (millis(wait), left), "at {when}");
-        }
-    };
-    check(
-        2,
-        &[
-            (0, &[1; 7], 3_000, -5),
-            (800, &[1; 3], 3_200, -8),
-            (2_300, &[1], 2_700, -5),
-            (3_500, &[1; 3], 2_500, -6),
-            (7_000, &[1], 0, 1),
-        ],
-    );
-    check(
-        5,
-        &[(300, &[3], 0, 2), (1_550, &[1; 10], 450, -5), (2_210, &[2], 790, -2)],
-    );
-}
-
-/// resilience4j: three per cycle of 10 ms, nine reservations a nanosecond apart, of which a fourth set would be too late.
-#[test]
-fn a_cycle_reserves_as_published() {
-    const CYCLE: u64 = 10_000_000;
-    let clock = ManualClock::new();
-    let window = FixedWindow::new(3, Duration::from_nanos(CYCLE))
-        .unwrap()
-        .on(&clock)
-        .max_ahead(3);
-    let mut waits = Vec::new();
-    for nanos in 1..=9 {
-        at(&clock, Duration::from_nanos(CYCLE + nanos));
-        waits.push(window.book(1).ok().map(|booking| {
-            let wait = booking.wait().as_nanos() as u64;
-            booking.commit().forget();
-            wait
-        }));
-    }
-    let next = |less| Some(CYCLE - less);
-    let expected = [Some(0), Some(0), Some(0), next(4), next(5), next(6), None, None, None];
-    assert_eq!(waits, expected);
 }
 
 /// .NET: one permit in a window of two segments, and three in one of three. The segmented window is a segment later than

@@ -1,4 +1,4 @@
-//! Reservations and bookings on two hours of real requests, weighted by their tokens, of which many are given up again: by
+//! Reservations on two hours of real requests, weighted by their tokens, of which many are given up again: by
 //! the instants of the kept ones no span has more than its bound.
 //!
 //! With `TOLLGATE_TRACES`, as many rounds as it says of millions; else one.
@@ -9,8 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Demand, FixedWindow, FutureReservation, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog,
-    SlidingWindow, TokenBucket,
+    Ask, Demand, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 #[allow(unreachable_pub, dead_code)]
@@ -97,17 +96,16 @@ impl<T> GivenUp<T> {
 fn kept<L: Limiter>(limiter: &L, clock: &ManualClock, requests: &[(u64, u64)], seed: u64) -> (Vec<(u64, u64)>, usize) {
     let mut random = Random(seed);
     let (mut kept, mut given_up) = (Vec::new(), GivenUp::new());
-    let cancel = |ticket| limiter.cancel(ticket, &ClockReading::at(clock, clock.now()));
+    let cancel = |ticket| limiter.cancel(ticket);
     for &(at, tokens) in requests {
         given_up.pass(clock, at, cancel);
         let (ask, reading) = (Ask::many(tokens), ClockReading::at(clock, clock.now()));
-        let Ok(mut ticket) = limiter.try_reserve(Demand::new(&ask, &reading)) else {
+        let Ok(ticket) = limiter.try_reserve(&Demand::new(&ask, &reading)) else {
             continue;
         };
         if random.below(5) < 2 {
             given_up.hold(at + random.below(30_000_000_000), ticket);
         } else {
-            limiter.commit(&mut ticket, &reading);
             kept.push((at, tokens));
         }
     }
@@ -204,114 +202,6 @@ fn cancelled_reservations_admit_no_start_beyond_the_bound() {
                 (PER_MINUTE / 2..=PER_MINUTE).contains(&worst),
                 "window, trace {trace}, seed {seed}: {worst}"
             );
-        }
-    }
-}
-
-trait Books: Limiter + Sized {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>>;
-}
-
-impl Books for TokenBucket {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>> {
-        self.book_within(tokens, MINUTE).ok()
-    }
-}
-
-/// Its size is a minute's.
-impl Books for LeakyBucket {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>> {
-        self.book(tokens).ok()
-    }
-}
-
-/// Books for each request as it comes; two in five are given up within a minute and a half, before or after their instant.
-/// Returns when those that were kept start, and how many were given up.
-fn booked<L: Books>(limiter: &L, clock: &ManualClock, requests: &[(u64, u64)], seed: u64) -> (Vec<(u64, u64)>, usize) {
-    let mut random = Random(seed);
-    let (mut given_up, mut kept) = (GivenUp::new(), Vec::new());
-    // The instant at which all that was kept has been refilled, in 1 / PER_MINUTE nanoseconds.
-    let mut full = 0u128;
-    for &(at, tokens) in requests {
-        given_up.pass(clock, at, drop);
-        let Some(booking) = limiter.reserve_within_a_minute(tokens) else {
-            continue;
-        };
-        let start = clock.between(Instant::ZERO, booking.start()).as_nanos() as u64;
-        if random.below(5) < 2 {
-            given_up.hold(at + random.below(90_000_000_000), booking);
-            continue;
-        }
-        booking.commit().forget();
-        let rate = u128::from(PER_MINUTE);
-        full = full.max(u128::from(at) * rate) + u128::from(tokens) * u128::from(MINUTE_NANOS);
-        let could = full
-            .saturating_sub(u128::from(BURST) * u128::from(MINUTE_NANOS))
-            .div_ceil(rate);
-        assert!(u128::from(start) >= could, "seed {seed}: {start} before {could}");
-        kept.push((start, tokens));
-    }
-    let count = given_up.held.len();
-    given_up.pass(clock, u64::MAX >> 1, drop);
-    kept.sort_unstable();
-    (kept, count)
-}
-
-/// Given bookings, of which some are given up before or after their instant, then none of those that are kept starts before
-/// the instant at which it could, had the others never been made; and by when they start no span has too many.
-#[test]
-fn cancelled_bookings_admit_no_start_beyond_the_bound() {
-    for (trace, requests) in traces().iter().enumerate() {
-        for seed in 1..=rounds() {
-            let clock = ManualClock::new();
-            let bucket = TokenBucket::new(Quota::per_minute(PER_MINUTE).burst(BURST)).on(&clock);
-            let (kept, given_up) = booked(&bucket, &clock, requests, seed);
-            assert_eq!(
-                excess(&kept, PER_MINUTE, BURST),
-                0,
-                "bucket, trace {trace}, seed {seed}"
-            );
-            assert!(given_up > 500 && kept.len() > 500);
-            assert_eq!(bucket.available(), BURST);
-
-            let clock = ManualClock::new();
-            let leaky = LeakyBucket::new(Quota::per_minute(PER_MINUTE).burst(PER_MINUTE));
-            let leaky = leaky.slack(BURST - 1).unwrap().on(&clock);
-            let (kept, given_up) = booked(&leaky, &clock, requests, seed);
-            assert_eq!(excess(&kept, PER_MINUTE, BURST), 0, "leaky, trace {trace}, seed {seed}");
-            assert!(given_up > 500 && kept.len() > 500);
-        }
-    }
-}
-
-/// The same in windows of a minute: there what is given up stays empty where others lie behind it, and by the instants at
-/// which they start no window has too many.
-#[test]
-fn bookings_of_windows_fill_none_beyond_its_limit_by_when_they_start() {
-    const LIMIT: u64 = 100;
-    for (trace, requests) in traces().iter().enumerate() {
-        for seed in 1..=rounds() {
-            let (clock, mut random) = (ManualClock::new(), Random(seed));
-            let window = FixedWindow::new(LIMIT, MINUTE).unwrap().max_ahead(3 * LIMIT).on(&clock);
-            let mut given_up = GivenUp::new();
-            let mut started = vec![0u64; 100];
-            for &(at, _) in requests {
-                given_up.pass(&clock, at, drop);
-                let Ok(booking) = window.book(1) else { continue };
-                let start = clock.between(Instant::ZERO, booking.start()).as_nanos() as u64;
-                if random.below(5) < 2 {
-                    given_up.hold(at + random.below(90_000_000_000), booking);
-                } else {
-                    booking.commit().forget();
-                    started[(start / MINUTE_NANOS) as usize] += 1;
-                }
-            }
-            assert!(
-                started.iter().all(|&n| n <= LIMIT),
-                "trace {trace}, seed {seed}: {started:?}"
-            );
-            assert!(given_up.held.len() > 500 && started.iter().sum::<u64>() > 500);
-            given_up.pass(&clock, u64::MAX >> 1, drop);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What wakes another waiter: a share that goes, a unit that is given back by the short way, a window that is shortened.
+//! What wakes another waiter: a share that goes, a unit that is given back, a window that is shortened.
 
 use std::future::Future;
 use std::pin::pin;
@@ -41,19 +41,18 @@ fn a_removed_share_wakes_the_waiters_that_refill_faster_without_it() {
     assert!(waits.as_mut().poll(&mut cx).is_ready());
 }
 
-/// The waiter has looked at the bucket, which closes its word and opens it again: the cancel needs no lock, and still wakes.
 #[test]
-fn a_unit_given_back_without_the_lock_wakes_the_waiter() {
+fn a_unit_that_is_given_back_wakes_the_waiter() {
     let clock = ManualClock::new();
     let bucket = Arc::new(LeakyBucket::new(Quota::per_minute(1)).on(&clock));
-    let reservation = bucket.reserve(1).unwrap();
+    let reservation = bucket.try_admit(1).unwrap();
     let policy = Policy::new(Arc::clone(&bucket));
     let wakes = Arc::<Wakes>::default();
     let waker = Waker::from(Arc::clone(&wakes));
     let mut cx = Context::from_waker(&waker);
     let mut waits = pin!(policy.admit(1));
     assert!(waits.as_mut().poll(&mut cx).is_pending());
-    drop(reservation);
+    reservation.cancel();
     assert!(wakes.0.load(Ordering::SeqCst) > 0, "there is room now");
     assert!(waits.as_mut().poll(&mut cx).is_ready());
 }

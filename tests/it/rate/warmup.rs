@@ -4,7 +4,7 @@ use crate::rate::alike::starts;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, RateError, Warmup};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Permit, Quota, RateError, Warmup};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
@@ -75,19 +75,19 @@ fn the_verbs_take_the_stated_amounts() {
 fn only_the_latest_is_undone() {
     let clock = ManualClock::new();
     let warmup = warmup(&clock);
-    let held = warmup.reserve(1).unwrap();
+    let held = warmup.try_admit(1).unwrap();
     clock.advance(millis(200));
-    drop(held);
+    held.cancel();
     assert_eq!(
         (warmup.time_until(1), warmup.interval()),
         (Some(Duration::ZERO), Some(millis(1_500)))
     );
-    let older = warmup.reserve(1).unwrap();
+    let older = warmup.try_admit(1).unwrap();
     warmup.force_acquire(1);
-    drop(older);
+    older.cancel();
     assert_eq!(warmup.time_until(1), Some(millis(2_500)), "its place has been passed");
-    let held = warmup.reserve(0).unwrap();
-    drop(held);
+    let held = warmup.try_admit(0).unwrap();
+    held.cancel();
     assert_eq!(warmup.time_until(1), Some(millis(2_500)), "nothing was taken");
 }
 
@@ -125,15 +125,12 @@ fn a_changed_rate_follows_its_inherit_rule() {
         // Six are stored, two above the threshold of four; eight is the threshold at 4 a second.
         (2, Inherit::AsIs, 4, 250),
         (2, Inherit::Proportional, 4, 500),
-        (2, Inherit::Additive, 4, 625),
         (2, Inherit::Reset, 4, 750),
         // Four at most at 1 a second, two of them above the threshold.
         (2, Inherit::AsIs, 1, 3_000),
         (2, Inherit::Proportional, 1, 2_000),
-        (2, Inherit::Additive, 1, 1_000),
         (2, Inherit::Reset, 1, 3_000),
         (8, Inherit::Proportional, 4, 250),
-        (8, Inherit::Additive, 4, 250),
     ] {
         let clock = ManualClock::new();
         let warmup = warmup(&clock);
@@ -147,14 +144,14 @@ fn a_changed_rate_follows_its_inherit_rule() {
     }
     let clock = ManualClock::new();
     let warmup = warmup(&clock);
-    let held = warmup.reserve(2).unwrap();
+    let held = warmup.try_admit(2).unwrap();
     warmup.set_quota(Quota::per_second(20), Inherit::AsIs).unwrap();
     assert_eq!(
         warmup.time_until(1),
         Some(millis(2_500)),
         "what was admitted is paid for at the old rate"
     );
-    drop(held);
+    held.cancel();
     assert_eq!(warmup.time_until(1), Some(millis(2_500)), "and is not given back");
 }
 
@@ -298,7 +295,7 @@ proptest! {
                     n
                 }
                 Op::Undo(n) => {
-                    drop(warmup.reserve(n));
+                    let _ = warmup.try_admit(n).map(Permit::cancel);
                     0
                 }
             };

@@ -53,15 +53,15 @@ fn retry_after_is_the_first_instant_that_admits() {
 fn a_cancel_restores_exactly_also_when_it_is_late() {
     let clock = ManualClock::new();
     let window = SlidingWindow::new(5, SECOND).unwrap().on(&clock);
-    let early = window.reserve(Ask::many(2)).unwrap();
+    let early = window.try_admit(Ask::many(2)).unwrap();
     clock.advance(SECOND / 2);
-    let late = window.reserve(Ask::many(3)).unwrap();
+    let late = window.try_admit(Ask::many(3)).unwrap();
     assert_eq!(window.available(), 0);
-    drop(early);
+    early.cancel();
     assert_eq!(window.available(), 2);
     clock.advance(SECOND * 2);
     assert_eq!(window.available(), 5);
-    drop(late);
+    late.cancel();
     assert_eq!(
         window.available(),
         5,
@@ -74,11 +74,11 @@ fn a_changed_limit_counts_earlier_admissions() {
     let clock = ManualClock::new();
     let window = SlidingWindow::new(5, SECOND).unwrap().on(&clock);
     window.try_acquire(4).unwrap();
-    window.set_limit(2, Inherit::Additive);
+    window.set_limit(2, Inherit::AsIs);
     assert_eq!(window.available(), 0);
-    window.set_limit(6, Inherit::Additive);
+    window.set_limit(6, Inherit::AsIs);
     assert_eq!(window.available(), 2);
-    window.set_limit(0, Inherit::Additive);
+    window.set_limit(0, Inherit::AsIs);
     assert!(window.try_acquire(1).is_err());
 }
 

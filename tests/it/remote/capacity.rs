@@ -103,10 +103,10 @@ fn every_span(seed: u64, lost: u64, rate: u64, burst: u64) {
             let n = 1 + world.dice.roll(burst.min(4));
             if world.dice.roll(4) == 0 {
                 // Reserved, and cancelled some time later.
-                if let Ok(reserved) = remote.reserve(Ask::many(n)) {
+                if let Ok(reserved) = remote.try_admit(Ask::many(n)) {
                     let at = spent.add(world.clock.elapsed(), n);
                     sleep(world.clock.clock(), world.dice.roll(900) as u32 * MS).await;
-                    drop(reserved);
+                    reserved.cancel();
                     spent.reduce(at, 0);
                 }
                 continue;
@@ -300,9 +300,9 @@ fn a_cancel_comes_back_as_far_as_it_is_not_refilled() {
         let rate = machine(&world);
         at_once(&rate);
         world.clock.advance(SECOND);
-        let reserved = rate.reserve(Ask::many(20)).unwrap();
+        let reserved = rate.try_admit(Ask::many(20)).unwrap();
         world.clock.advance(delay * MS);
-        drop(reserved);
+        reserved.cancel();
         assert_eq!(at_once(&rate), back, "after {delay} ms");
     }
     // With half of them here, only the rest that the whole rate has not refilled comes back.
@@ -310,10 +310,10 @@ fn a_cancel_comes_back_as_far_as_it_is_not_refilled() {
     let machines = [machine(&world), machine(&world)];
     tried(&world, &machines, 4 * TTL);
     world.clock.advance(SECOND);
-    let reserved = machines[0].reserve(Ask::many(9)).unwrap();
+    let reserved = machines[0].try_admit(Ask::many(9)).unwrap();
     at_once(&machines[0]);
     world.clock.advance(50 * MS);
-    drop(reserved);
+    reserved.cancel();
     let here = at_once(&machines[0]);
     assert!(
         (6..=7).contains(&here),
@@ -329,10 +329,10 @@ fn a_cancel_that_the_rate_has_refilled_adds_to_no_span() {
     at_once(&rate);
     for _ in 0..3 {
         world.clock.advance(200 * MS);
-        let reserved = rate.reserve(Ask::many(20)).unwrap();
+        let reserved = rate.try_admit(Ask::many(20)).unwrap();
         world.clock.advance(200 * MS);
         spent.add(world.clock.elapsed(), at_once(&rate) as u64);
-        drop(reserved);
+        reserved.cancel();
         spent.add(world.clock.elapsed(), at_once(&rate) as u64);
     }
     assert_eq!((spent.excess(100), spent.tokens()), (20_000_000, 60));

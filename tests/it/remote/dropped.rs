@@ -7,10 +7,9 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::{
-    Backend, Driver, Key, Memory, Remote, RemoteBuilder, RemoteError, RemoteKeyed, Rule, Session, StoreError,
-    SyncReply, SyncRequest,
+    Backend, Driver, Key, KeyedLimits, Memory, Remote, RemoteBuilder, RemoteError, RemoteKeyed, RemoteLeg, Rule,
+    Session, StoreError, SyncReply, SyncRequest,
 };
 use tollgate::{Ask, Clock, LimiterExt, Policy, Quota, Reason};
 
@@ -37,11 +36,8 @@ impl World {
     }
 
     fn keyed(&self) -> (RemoteKeyed<Arc<Memory>>, Driver) {
-        let legs = [
-            bucket("requests", "60/h burst 60"),
-            LegSpec::new("slots", LegRule::semaphore(1)),
-        ];
-        let spec = KeyedSpec::new(100, "all", PolicySpec::new(legs));
+        let legs = [bucket("requests", "60/h burst 60"), RemoteLeg::permits("slots", 1)];
+        let spec = KeyedLimits::new(100, "all", legs);
         let keyed = Remote::keyed(Key::new("t").unwrap(), spec).ttl(TTL).on(&self.clock);
         keyed.build(Arc::clone(&self.store)).unwrap()
     }
@@ -175,7 +171,7 @@ fn keys_are_closed_when_the_driver_is_dropped() {
 #[test]
 fn a_wait_for_an_instant_ends_when_the_driver_is_dropped() {
     let world = World::new();
-    let spec = KeyedSpec::new(100, "all", PolicySpec::new([bucket("requests", "1/h")]));
+    let spec = KeyedLimits::new(100, "all", [bucket("requests", "1/h")]);
     let keyed = Remote::keyed(Key::new("t").unwrap(), spec).on(&world.clock);
     let (keyed, driver) = keyed.build(Arc::clone(&world.store)).unwrap();
     let mut driver = Box::pin(driver);

@@ -7,11 +7,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::remote::model::KeyLegs;
 use tollgate::remote::{
-    Backend, Correction, Key, KeyLeg, LegUnits, Memory, OnUnavailable, Remote, RemoteError, RemoteKeyUsage,
-    RemoteKeyed, RemoteKeyedBuilder, Rule, Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
+    Backend, Correction, Key, KeyLeg, KeyedLimits, LegUnits, Memory, OnUnavailable, Remote, RemoteError,
+    RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder, RemoteLeg, Rule, Session, Step, StepReply, StoreError, SyncReply,
+    SyncRequest,
 };
 use tollgate::status::State;
 use tollgate::time::Sleep;
@@ -135,26 +135,23 @@ impl World {
         Self { clock, line }
     }
 
-    pub(crate) fn builder(&self, spec: KeyedSpec) -> RemoteKeyedBuilder {
-        Remote::keyed(Key::new("t").unwrap(), spec).on(&self.clock)
+    pub(crate) fn builder(&self, limits: KeyedLimits) -> RemoteKeyedBuilder {
+        Remote::keyed(Key::new("t").unwrap(), limits).on(&self.clock)
     }
 
-    pub(crate) fn keyed(&self, spec: KeyedSpec) -> RemoteKeyed<Arc<Line>> {
-        self.builder(spec).in_place(Arc::clone(&self.line)).unwrap()
+    pub(crate) fn keyed(&self, limits: KeyedLimits) -> RemoteKeyed<Arc<Line>> {
+        self.builder(limits).in_place(Arc::clone(&self.line)).unwrap()
     }
 }
 
-pub(crate) fn bucket(name: &str, quota: &str) -> LegSpec {
-    LegSpec::new(name, LegRule::token_bucket(quota.parse().unwrap()))
+pub(crate) fn bucket(name: &str, quota: &str) -> RemoteLeg {
+    RemoteLeg::rate(name, quota.parse().unwrap())
 }
 
 /// Two requests a second and a hundred tokens.
-fn spec() -> KeyedSpec {
-    let legs = [
-        bucket("requests", "2/s burst 2"),
-        bucket("tokens", "100/s").per("tokens"),
-    ];
-    KeyedSpec::new(100, "free", PolicySpec::new(legs))
+fn spec() -> KeyedLimits {
+    let legs = [bucket("requests", "2/s burst 2"), bucket("tokens", "100/s").per(TOKENS)];
+    KeyedLimits::new(100, "free", legs)
 }
 
 fn ask(tokens: u64) -> Ask {
@@ -170,7 +167,7 @@ fn processes_share_all_legs_of_a_key_or_none() {
         let (a, b) = (one.get("a").unwrap(), other.get("a").unwrap());
         drop(a.acquire_now(ask(60)).await.unwrap());
         let refused = b.acquire_now(ask(60)).await.unwrap_err();
-        assert_eq!((refused.leg(), refused.units()), ("tokens", 60));
+        assert_eq!(refused.leg(), "tokens");
         assert_eq!(refused.retry_after(), Some(Duration::from_millis(200)));
         // The refusal took no request: there is one left.
         drop(b.acquire_now(ask(40)).await.unwrap());
@@ -213,10 +210,10 @@ fn a_refusal_holds_until_its_instant_without_the_store() {
 fn unused_units_come_back() {
     let world = World::new();
     let hour = [
-        bucket("tokens", "100/h").per("tokens"),
-        LegSpec::new("window", LegRule::sliding_window(120, 3_600 * SECOND)).per("tokens"),
+        bucket("tokens", "100/h").per(TOKENS),
+        RemoteLeg::window("window", 120, 3_600 * SECOND).per(TOKENS),
     ];
-    let keyed = world.keyed(KeyedSpec::new(10, "all", PolicySpec::new(hour)));
+    let keyed = world.keyed(KeyedLimits::new(10, "all", hour));
     let key = keyed.get("a").unwrap();
     world.clock.run(async {
         let mut permit = key.acquire_now(ask(90)).await.unwrap();
@@ -234,7 +231,7 @@ fn unused_units_come_back() {
     world.clock.advance(3_600 * SECOND);
     // A later leg refuses: what the key was granted goes back.
     let gate = Arc::new(Semaphore::new(1));
-    let policy = Policy::new(key.clone().and(Arc::clone(&gate)));
+    let policy = Policy::new((key.clone(), Arc::clone(&gate)));
     let held = gate.try_acquire().unwrap();
     let mut wait = Box::pin(policy.admit(ask(100)));
     assert!(poll(wait.as_mut()).is_pending());
@@ -251,7 +248,7 @@ fn unused_units_come_back() {
 fn waiters_of_a_policy_are_served_in_order() {
     let world = World::new();
     let keyed = world.keyed(spec());
-    let policy = Policy::new(Semaphore::new(10).and(keyed.get("a").unwrap()));
+    let policy = Policy::new((Semaphore::new(10), keyed.get("a").unwrap()));
     let start = world.clock.now();
     let served = Mutex::new(Vec::new());
     let call = async |number: u64| {
@@ -290,10 +287,10 @@ fn an_operator_sees_what_is_left_and_gives_units_back() {
     let world = World::new();
     let legs = [
         bucket("requests", "60/h"),
-        LegSpec::new("tokens", LegRule::sliding_window(100, 3_600 * SECOND)).per("tokens"),
-        LegSpec::new("in flight", LegRule::semaphore(3)),
+        RemoteLeg::window("tokens", 100, 3_600 * SECOND).per(TOKENS),
+        RemoteLeg::permits("in flight", 3),
     ];
-    let spec = KeyedSpec::new(10, "all", PolicySpec::new(legs));
+    let spec = KeyedLimits::new(10, "all", legs);
     let [one, other] = [0, 1].map(|_| world.keyed(spec.clone()).get("a").unwrap());
     world.clock.run(async {
         assert_eq!(numbers(&other.usage().await.unwrap()), [60, 100, 0]);
@@ -306,7 +303,7 @@ fn an_operator_sees_what_is_left_and_gives_units_back() {
             .legs()
             .map(|status| (status.leg, status.cost, status.kind))
             .collect();
-        let kinds = ["remote_rate", "remote_window", "remote_semaphore"];
+        let kinds = ["remote rate", "remote window", "remote semaphore"];
         assert_eq!(
             next,
             [
@@ -347,9 +344,9 @@ fn an_operator_sees_what_is_left_and_gives_units_back() {
 #[test]
 fn a_grant_whose_reply_is_lost_is_carried_out_once() {
     let world = World::new();
-    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
+    let slow = [bucket("tokens", "100/h").per(TOKENS)];
     let keyed = world
-        .builder(KeyedSpec::new(10, "all", slow))
+        .builder(KeyedLimits::new(10, "all", slow))
         .on_unavailable(OnUnavailable::Admit);
     let keyed = keyed.in_place(Arc::clone(&world.line)).unwrap();
     let key = keyed.get("a").unwrap();
@@ -390,8 +387,8 @@ fn asks_that_come_meanwhile_travel_together() {
 #[test]
 fn a_step_whose_reply_is_lost_is_carried_out_once() {
     let world = World::new();
-    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
-    let keyed = world.keyed(KeyedSpec::new(10, "all", slow));
+    let slow = [bucket("tokens", "100/h").per(TOKENS)];
+    let keyed = world.keyed(KeyedLimits::new(10, "all", slow));
     let key = keyed.get("a").unwrap();
     world.line.set(Fault::Unheard);
     let mut wait = Box::pin(key.acquire_now(ask(70)));
@@ -412,8 +409,8 @@ fn a_step_whose_reply_is_lost_is_carried_out_once() {
 #[test]
 fn a_wait_that_is_dropped_leaves_nothing_taken() {
     let world = World::new();
-    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
-    let keyed = world.keyed(KeyedSpec::new(10, "all", slow));
+    let slow = [bucket("tokens", "100/h").per(TOKENS)];
+    let keyed = world.keyed(KeyedLimits::new(10, "all", slow));
     let key = keyed.get("a").unwrap();
     for fault in [Fault::Silent, Fault::Unheard] {
         world.line.set(fault);
@@ -491,8 +488,8 @@ fn a_store_that_was_away_for_long_is_found_again() {
 #[test]
 fn a_key_fails_by_itself() {
     let world = World::new();
-    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
-    let keyed = world.keyed(KeyedSpec::new(10, "all", slow));
+    let slow = [bucket("tokens", "100/h").per(TOKENS)];
+    let keyed = world.keyed(KeyedLimits::new(10, "all", slow));
     let (a, b) = (keyed.get("a").unwrap(), keyed.get("b").unwrap());
     world.line.only(&["t:a"]);
     let mut permit = world.clock.run(a.acquire_now(ask(100))).unwrap();
@@ -519,8 +516,8 @@ fn a_key_fails_by_itself() {
 #[test]
 fn units_that_go_back_end_a_refusal() {
     let clock = ManualClock::new();
-    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
-    let builder = Remote::keyed(Key::new("t").unwrap(), KeyedSpec::new(10, "all", slow));
+    let slow = [bucket("tokens", "100/h").per(TOKENS)];
+    let builder = Remote::keyed(Key::new("t").unwrap(), KeyedLimits::new(10, "all", slow));
     let keyed = builder.on(&clock).in_place(Memory::new(&clock)).unwrap();
     let key = keyed.get("a").unwrap();
     let mut permit = clock.run(key.acquire_now(ask(100))).unwrap();
@@ -618,7 +615,7 @@ fn late_steps_and_old_rules_give_nothing() {
 #[test]
 fn keys_in_memory_are_bounded() {
     let world = World::new();
-    let keyed = world.keyed(KeyedSpec { max_keys: 3, ..spec() });
+    let keyed = world.keyed(spec().max_keys(3));
     for number in 0..1_000 {
         let key = keyed.get(&number.to_string()).unwrap();
         drop(world.clock.run(key.acquire_now(ask(1))).unwrap());
@@ -657,30 +654,20 @@ fn keys_in_memory_are_bounded() {
 #[test]
 fn tiers_can_change() {
     let world = World::new();
-    let tier = |quota: &str| PolicySpec::new([bucket("calls", quota)]);
-    let mut spec = KeyedSpec::new(10, "free", tier("1/h burst 2"));
-    spec.tiers.insert("paid".into(), tier("1/h burst 5"));
-    spec.keys.insert("acme".into(), "paid".into());
-    let keyed = world.keyed(spec.clone());
+    let tier = |quota: &str| [bucket("calls", quota)];
+    let tiers = KeyedLimits::new(10, "free", tier("1/h burst 2")).tier("paid", tier("1/h burst 5"));
+    let keyed = world.keyed(tiers.clone().key("acme", "paid"));
     let take = |key: &str, n: u64| {
         world
             .clock
             .run(async { keyed.get(key).unwrap().acquire_now(n).await.is_ok() })
     };
     assert!(take("acme", 4) && take("x", 2) && !take("x", 1));
-    spec.keys.insert("x".into(), tier("1/h burst 3").into());
-    spec.keys.remove("acme");
-    keyed.apply(&spec).unwrap();
+    keyed.apply(&tiers.key_with("x", tier("1/h burst 3"))).unwrap();
     assert!(take("x", 1) && !take("x", 1), "what was taken stays taken");
     assert!(!take("acme", 1));
-    spec.default = "gold".into();
-    assert!(
-        keyed
-            .apply(&spec)
-            .unwrap_err()
-            .to_string()
-            .contains("`gold` is no tier")
-    );
+    let error = keyed.apply(&spec().key("y", "gold")).unwrap_err().to_string();
+    assert_eq!(error, "key `y`: `gold` is no tier, and there are: free");
     assert!(!take("x", 1));
 }
 
@@ -706,43 +693,35 @@ fn an_ask_that_is_never_admitted_costs_no_step() {
     drop((key, keyed));
 }
 
-/// Given mistakes in the policy of a key, then they are found when it is built.
+/// Given mistakes in the legs of a key, then they are found when it is built.
 #[test]
-fn a_policy_that_a_store_cannot_count_is_an_error() {
+fn legs_that_a_store_cannot_count_are_an_error() {
     let world = World::new();
-    let when = |leg: LegSpec| leg.when(When::above("requests", LoadMetric::Rate, 0.5));
     let many: Vec<_> = (0..17).map(|leg| bucket(&leg.to_string(), "1/s")).collect();
     let rows = [
         (
-            PolicySpec::new([LegSpec::new("x", LegRule::fixed_window(1, SECOND))]),
-            "leg `x`, key `kind`: `fixed-window` was given, and",
+            vec![bucket("x", "unlimited")],
+            ", leg `x`: the quota `unlimited` was given",
         ),
         (
-            PolicySpec::new([bucket("requests", "1/s"), when(bucket("x", "1/s"))]),
-            "leg `x`, key `kind`: `inherit`, `shadow`, `when`",
+            vec![RemoteLeg::window("x", 3, Duration::ZERO)],
+            ", leg `x`: a window of 0ns was given",
         ),
+        (vec![bucket("", "1/s")], ", leg ``: every leg needs a name"),
         (
-            PolicySpec::new([bucket("x", "1/s").shadow()]),
-            "leg `x`, key `kind`: `inherit`, `shadow`, `when`",
+            vec![bucket("x", "1/s"), bucket("x", "2/s")],
+            ", leg `x`: another leg has this name",
         ),
-        (
-            PolicySpec::new([bucket("x", "unlimited")]),
-            "leg `x`, key `quota`: the quota `unlimited` was given",
-        ),
-        (PolicySpec::new(many), "17 were given, and 1 to 16 are allowed"),
-        (
-            PolicySpec {
-                max_queue: Some(1),
-                ..PolicySpec::new([bucket("x", "1/s")])
-            },
-            "the queue of a policy was set up",
-        ),
+        (many, ": 17 legs were given, and 1 to 16 are allowed"),
+        (vec![], ": 0 legs were given, and 1 to 16 are allowed"),
     ];
-    for (policy, words) in rows {
-        let builder = world.builder(KeyedSpec::new(10, "all", policy));
+    for (legs, words) in rows {
+        let builder = world.builder(KeyedLimits::new(10, "all", legs));
         let error = builder.in_place(Arc::clone(&world.line)).unwrap_err().to_string();
-        assert!(error.contains(words) && error.starts_with("tier.all: "), "{error}");
+        assert!(error.starts_with(&format!("tier `all`{words}")), "{error}");
     }
+    let none = world.builder(spec().max_keys(0));
+    assert!(none.in_place(Arc::clone(&world.line)).is_err());
     let share = world.builder(spec()).on_unavailable(OnUnavailable::Share { of: 3 });
     assert!(share.in_place(Arc::clone(&world.line)).is_err());
 }

@@ -6,8 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{OnUnavailable, RemoteError, RemoteKeyed};
+use tollgate::remote::{KeyedLimits, OnUnavailable, RemoteError, RemoteKeyed, RemoteLeg};
 use tollgate::{Policy, Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,9 +15,9 @@ const FAULTS: [Fault; 2] = [Fault::Cut, Fault::Silent];
 impl World {
     /// Three calls a minute for each key.
     fn calls(&self, choice: OnUnavailable) -> RemoteKeyed<Arc<Line>> {
-        let calls = PolicySpec::new([bucket("calls", "3/min burst 3")]);
+        let calls = [bucket("calls", "3/min burst 3")];
         let builder = self
-            .builder(KeyedSpec::new(10_000, "all", calls))
+            .builder(KeyedLimits::new(10_000, "all", calls))
             .on_unavailable(choice);
         builder.in_place(Arc::clone(&self.line)).unwrap()
     }
@@ -130,11 +129,7 @@ fn few_asks_go_to_a_store_that_is_away() {
 #[test]
 fn a_waiter_at_the_store_stays_while_other_keys_fail() {
     let world = World::new();
-    let spec = KeyedSpec::new(
-        100,
-        "all",
-        PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(1))]),
-    );
+    let spec = KeyedLimits::new(100, "all", [RemoteLeg::permits("slots", 1)]);
     let keyed = world.keyed(spec);
     let key = keyed.get("good").unwrap();
     let held = now(key.acquire_now(1)).unwrap();

@@ -8,8 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{RemoteKey, RemoteKeyPermit, RemoteKeyed};
+use tollgate::remote::{KeyedLimits, RemoteKey, RemoteKeyPermit, RemoteKeyed, RemoteLeg};
 use tollgate::{Ask, LimiterExt, Policy, Reason};
 
 const TTL: Duration = Duration::from_secs(9);
@@ -17,18 +16,18 @@ const TTL: Duration = Duration::from_secs(9);
 type Permit = RemoteKeyPermit<Arc<Line>>;
 
 /// Ten calls a second and two in flight.
-fn spec() -> KeyedSpec {
+fn spec(limit: u64) -> KeyedLimits {
     let legs = [
         bucket("requests", "10/s burst 10"),
-        LegSpec::new("in-flight", LegRule::semaphore(2)),
+        RemoteLeg::permits("in-flight", limit),
     ];
-    KeyedSpec::new(100, "free", PolicySpec::new(legs))
+    KeyedLimits::new(100, "free", legs)
 }
 
 impl World {
     /// A process.
     fn process(&self) -> RemoteKeyed<Arc<Line>> {
-        self.builder(spec()).ttl(TTL).in_place(Arc::clone(&self.line)).unwrap()
+        self.builder(spec(2)).ttl(TTL).in_place(Arc::clone(&self.line)).unwrap()
     }
 
     fn now(&self, key: &RemoteKey<Arc<Line>>) -> Result<Permit, (Reason, String)> {
@@ -192,7 +191,7 @@ fn permits_of_the_dead_come_back() {
     let world = World::new();
     let other = world.process();
     let other = other.get("acme").unwrap();
-    let dead = world.builder(spec()).ttl(TTL).build(Arc::clone(&world.line)).unwrap();
+    let dead = world.builder(spec(2)).ttl(TTL).build(Arc::clone(&world.line)).unwrap();
     let (dead, mut driver) = (dead.0.get("acme").unwrap(), Box::pin(dead.1));
     let mut acquires = pin!(dead.acquire_now(2));
     assert!(poll(acquires.as_mut()).is_pending() && poll(driver.as_mut()).is_pending());
@@ -286,9 +285,7 @@ fn a_changed_limit_takes_effect_with_the_next_admission() {
     let (large, small) = (other.get("acme").unwrap(), other.get("acme").unwrap());
     let mut large = pin!(large.acquire(2));
     assert!(poll(large.as_mut()).is_pending());
-    let mut lower = spec();
-    lower.tiers.get_mut("free").unwrap().legs[1].rule = LegRule::semaphore(1);
-    one.apply(&lower).unwrap();
+    one.apply(&spec(1)).unwrap();
     assert_eq!(world.now(&one.get("acme").unwrap()).map(drop), Err(saturated()));
     drop((held, small));
     // Its own process has the old policy yet, and asks by it again as it renews its place.
@@ -341,7 +338,7 @@ proptest! {
     fn no_permit_is_there_twice_and_none_is_lost(moves in moves()) {
         let world = World::new();
         let lines = [(); 3].map(|()| world.line.another());
-        let processes = lines.each_ref().map(|line| world.builder(spec()).ttl(TTL).in_place(Arc::clone(line)).unwrap());
+        let processes = lines.each_ref().map(|line| world.builder(spec(2)).ttl(TTL).in_place(Arc::clone(line)).unwrap());
         let (mut held, mut waits): (Vec<(u64, Permit)>, Vec<Waiting>) = Default::default();
         for step in moves {
             match step {

@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::{
-    Backend, Key, KeyLeg, Memory, RemoteError, RemoteKeyed, Rule, Session, Step, StepReply, StoreError, SyncReply,
-    SyncRequest,
+    Backend, Key, KeyLeg, KeyedLimits, Memory, RemoteError, RemoteKeyed, RemoteLeg, Rule, Session, Step, StepReply,
+    StoreError, SyncReply, SyncRequest,
 };
 use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, ManualClock};
@@ -20,26 +19,25 @@ use tollgate::{Ask, Cost, ManualClock};
 const TTL: Duration = Duration::from_secs(9);
 const TOKENS: Cost = Cost::new("tokens");
 
-fn spec(limit: usize) -> KeyedSpec {
+fn spec(limit: u64) -> KeyedLimits {
     let legs = [
-        bucket("tokens", "100000/s").per("tokens"),
-        LegSpec::new("in-flight", LegRule::semaphore(limit)),
+        bucket("tokens", "100000/s").per(TOKENS),
+        RemoteLeg::permits("in-flight", limit),
     ];
-    KeyedSpec::new(100, "free", PolicySpec::new(legs))
+    KeyedLimits::new(100, "free", legs)
 }
 
 /// One permit, of a leg that has another name.
-fn renamed() -> KeyedSpec {
-    let mut renamed = spec(1);
-    renamed.tiers.get_mut("free").unwrap().legs[1] = LegSpec::new("calls", LegRule::semaphore(1));
-    renamed
+fn renamed() -> KeyedLimits {
+    let tokens = bucket("tokens", "100000/s").per(TOKENS);
+    spec(1).tier("free", [tokens, RemoteLeg::permits("calls", 1)])
 }
 
 fn ask(calls: u64) -> Ask {
     Ask::many(calls).cost(TOKENS, 10)
 }
 
-fn process(world: &World, spec: KeyedSpec) -> RemoteKeyed<Arc<Line>> {
+fn process(world: &World, spec: KeyedLimits) -> RemoteKeyed<Arc<Line>> {
     world.builder(spec).ttl(TTL).in_place(Arc::clone(&world.line)).unwrap()
 }
 
@@ -204,9 +202,9 @@ fn an_ask_without_permits_waits() {
     let world = World::new();
     let legs = [
         bucket("requests", "1/s burst 1"),
-        LegSpec::new("gpu", LegRule::semaphore(2)).per("gpu"),
+        RemoteLeg::permits("gpu", 2).per(Cost::new("gpu")),
     ];
-    let one = process(&world, KeyedSpec::new(100, "free", PolicySpec::new(legs)));
+    let one = process(&world, KeyedLimits::new(100, "free", legs));
     let key = one.get("acme").unwrap();
     let ask = Ask::one().cost(Cost::new("gpu"), 0);
     drop(world.clock.run(key.acquire_now(ask)).unwrap());
@@ -363,11 +361,8 @@ fn the_statistics_tell_leases_waiters_losses_and_failures() {
 fn a_waiter_for_a_rate_is_not_overtaken() {
     let world = World::new();
     let legs = || {
-        let legs = [
-            bucket("requests", "1/s burst 4"),
-            LegSpec::new("in-flight", LegRule::semaphore(4)),
-        ];
-        KeyedSpec::new(100, "free", PolicySpec::new(legs))
+        let legs = [bucket("requests", "1/s burst 4"), RemoteLeg::permits("in-flight", 4)];
+        KeyedLimits::new(100, "free", legs)
     };
     let (one, other) = (process(&world, legs()), process(&world, legs()));
     let (one, other) = (one.get("acme").unwrap(), other.get("acme").unwrap());

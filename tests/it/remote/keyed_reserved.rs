@@ -5,8 +5,7 @@ use crate::remote::world::poll;
 use proptest::prelude::*;
 use std::pin::pin;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{RemoteKeyPermit, RemoteKeyed};
+use tollgate::remote::{KeyedLimits, RemoteKeyPermit, RemoteKeyed, RemoteLeg};
 use tollgate::status::State;
 use tollgate::{Ask, Cost, Outcome};
 
@@ -14,13 +13,13 @@ const TOKENS: Cost = Cost::new("tokens");
 const DAY: Duration = Duration::from_secs(86_400);
 const MOST: u64 = 100_000;
 
-fn spec() -> KeyedSpec {
+fn spec() -> KeyedLimits {
     let legs = [
-        LegSpec::new("calls", LegRule::sliding_window(MOST, DAY)),
-        LegSpec::new("tokens", LegRule::sliding_window(MOST, DAY)).per("tokens"),
-        LegSpec::new("slots", LegRule::semaphore(1_000)),
+        RemoteLeg::window("calls", MOST, DAY),
+        RemoteLeg::window("tokens", MOST, DAY).per(TOKENS),
+        RemoteLeg::permits("slots", 1_000),
     ];
-    KeyedSpec::new(100, "free", PolicySpec::new(legs))
+    KeyedLimits::new(100, "free", legs)
 }
 
 /// Calls and tokens that are in use.
@@ -206,8 +205,8 @@ fn a_close_counts_what_is_open_as_used() {
 fn a_refusal_beside_changes_that_are_not_reported_yet_does_not_hold() {
     const PERMITS: u64 = 70;
     let world = World::new();
-    let day = LegSpec::new("tokens", LegRule::sliding_window(PERMITS, DAY)).per("tokens");
-    let builder = world.builder(KeyedSpec::new(100, "free", PolicySpec::new([day])));
+    let day = RemoteLeg::window("tokens", PERMITS, DAY).per(TOKENS);
+    let builder = world.builder(KeyedLimits::new(100, "free", [day]));
     let keyed = builder.reserves(true).in_place(world.line.clone()).unwrap();
     let key = keyed.get("a").unwrap();
     let almost_all = Ask::one().cost(TOKENS, PERMITS - 1);

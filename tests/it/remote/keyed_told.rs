@@ -6,8 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{RemoteKey, RemoteKeyed};
+use tollgate::remote::{KeyedLimits, RemoteKey, RemoteKeyed, RemoteLeg};
 use tollgate::{Ask, Policy, Reason};
 
 const TTL: Duration = Duration::from_secs(9);
@@ -16,11 +15,8 @@ const SECOND: Duration = Duration::from_secs(1);
 impl World {
     /// Six calls a minute, and two in flight.
     fn tenants(&self) -> RemoteKeyed<Arc<Line>> {
-        let legs = [
-            bucket("calls", "6/min burst 4"),
-            LegSpec::new("in-flight", LegRule::semaphore(2)),
-        ];
-        let builder = self.builder(KeyedSpec::new(100, "all", PolicySpec::new(legs)));
+        let legs = [bucket("calls", "6/min burst 4"), RemoteLeg::permits("in-flight", 2)];
+        let builder = self.builder(KeyedLimits::new(100, "all", legs));
         builder.ttl(TTL).in_place(Arc::clone(&self.line)).unwrap()
     }
 

@@ -5,20 +5,21 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::model::KeyLegs;
-use tollgate::remote::{Key, KeyLeg, LegUnits, Remote, RemoteError, RemoteKeyedBuilder, Rule, Step};
+use tollgate::remote::{
+    Key, KeyLeg, KeyedLimits, LegUnits, Remote, RemoteError, RemoteKeyedBuilder, RemoteLeg, Rule, Step,
+};
 use tollgate::{Ask, Cost, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
 
-fn level(legs: impl IntoIterator<Item = LegSpec>) -> KeyedSpec {
-    KeyedSpec::new(10, "all", PolicySpec::new(legs))
+fn level(legs: impl IntoIterator<Item = RemoteLeg>) -> KeyedLimits {
+    KeyedLimits::new(10, "all", legs)
 }
 
-fn tokens(limit: u64) -> LegSpec {
-    LegSpec::new("tokens", LegRule::sliding_window(limit, 64 * SECOND)).per("tokens")
+fn tokens(limit: u64) -> RemoteLeg {
+    RemoteLeg::window("tokens", limit, 64 * SECOND).per(TOKENS)
 }
 
 /// Organisations with 100 tokens and teams with 50 a minute, and users with two calls in flight.
@@ -29,7 +30,7 @@ fn levels(world: &World) -> RemoteKeyedBuilder {
             level([tokens(100), bucket("requests", "1/s burst 100")]),
         ),
         ("team", level([tokens(50)])),
-        ("user", level([LegSpec::new("in flight", LegRule::semaphore(2))])),
+        ("user", level([RemoteLeg::permits("in flight", 2)])),
     ];
     Remote::levels(Key::new("t").unwrap(), levels).on(&world.clock)
 }
@@ -60,7 +61,7 @@ fn one_step_takes_from_all_levels_or_from_none() {
         let mut first = ann.acquire_now(ask(40)).await.unwrap();
         assert_eq!(world.line.steps(), 1, "one step");
         let refused = bob.acquire_now(ask(20)).await.unwrap_err();
-        assert_eq!((refused.leg(), refused.units()), ("team/tokens", 20));
+        assert_eq!(refused.leg(), "team/tokens");
         assert_eq!(refused.retry_after(), Some(65 * SECOND));
         assert_eq!(bob.key_of(refused.leg()).unwrap().as_str(), "t:team:red");
         assert_eq!((bob.key().as_str(), bob.key().tag()), ("t:user:bob", "t"));
@@ -127,16 +128,16 @@ fn a_step_over_levels_whose_reply_is_lost_is_carried_out_once() {
 #[test]
 fn legs_that_cannot_be_one_step_are_an_error_when_they_are_built() {
     let world = World::new();
-    let in_flight = || level([LegSpec::new("in flight", LegRule::semaphore(2))]);
+    let in_flight = || level([RemoteLeg::permits("in flight", 2)]);
     let many = || level((0..9).map(|leg| bucket(&leg.to_string(), "1/s")));
     let rows = [
         (
             vec![("a", in_flight()), ("b", in_flight())],
-            "level.b: key `kind`: `semaphore` was given at a second level",
+            "level `b`: permits were given at a second level",
         ),
         (
             vec![("a", many()), ("b", many())],
-            "18 were given at all levels, and 1 to 16 are allowed",
+            "18 legs were given at all levels, and 1 to 16 are allowed",
         ),
         (
             vec![("a", in_flight()), ("a", many())],

@@ -6,12 +6,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::{
-    Backend, Key, Memory, Notification, OnUnavailable, Remote, RemoteBuilder, RemoteError, RemoteKeyed, Rule, Session,
-    StoreError, SyncReply, SyncRequest,
+    Backend, Key, KeyedLimits, Memory, Notification, OnUnavailable, Remote, RemoteBuilder, RemoteError, RemoteKeyed,
+    RemoteLeg, Rule, Session, StoreError, SyncReply, SyncRequest,
 };
-use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason};
+use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Reason};
 
 const TTL: Duration = Duration::from_secs(9);
 const SECOND: Duration = Duration::from_secs(1);
@@ -167,11 +166,8 @@ fn a_change_that_the_store_refuses_ends_with_its_reason() {
 
 /// Ten calls a second of each key, and two in flight.
 fn keyed(world: &keyed::World, choice: OnUnavailable) -> RemoteKeyed<Arc<Line>> {
-    let legs = [
-        bucket("requests", "10/s burst 10"),
-        LegSpec::new("in-flight", LegRule::semaphore(2)),
-    ];
-    let builder = world.builder(KeyedSpec::new(100, "all", PolicySpec::new(legs)));
+    let legs = [bucket("requests", "10/s burst 10"), RemoteLeg::permits("in-flight", 2)];
+    let builder = world.builder(KeyedLimits::new(100, "all", legs));
     let builder = builder.ttl(TTL).on_unavailable(choice);
     builder.in_place(Arc::clone(&world.line)).unwrap()
 }
@@ -231,13 +227,13 @@ fn a_policy_is_refused_as_misconfigured_by_its_key() {
 #[test]
 fn a_settlement_that_is_refused_is_sent_again() {
     let world = keyed::World::new();
-    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
-    let limits = world.keyed(KeyedSpec::new(10, "all", slow));
-    let tokens = |n| Ask::one().cost(tollgate::Cost::new("tokens"), n);
+    let slow = [bucket("tokens", "100/h").per(Cost::new("tokens"))];
+    let limits = world.keyed(KeyedLimits::new(10, "all", slow));
+    let tokens = |n| Ask::one().cost(Cost::new("tokens"), n);
     let key = limits.get("a").unwrap();
     let mut permit = now(key.acquire_now(tokens(100))).unwrap();
     world.line.set(Fault::Refused);
-    permit.settle(tollgate::Cost::new("tokens"), 40).unwrap();
+    permit.settle(Cost::new("tokens"), 40).unwrap();
     world.clock.advance(5 * SECOND);
     assert_eq!(
         now(key.acquire_now(tokens(1))).unwrap_err().reason(),

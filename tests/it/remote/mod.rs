@@ -22,6 +22,7 @@ mod levels;
 mod misconfigured;
 mod outages;
 mod permits;
+mod policies;
 mod refunds;
 mod window;
 mod world;

@@ -10,8 +10,8 @@ use tollgate::remote::{
     Backend, Key, Memory, Notification, OnUnavailable, Prefetch, Remote, RemoteBuilder, RemoteError, Rule, Session,
     StoreError, SyncReply, SyncRequest,
 };
-use tollgate::time::{ClockReading, Sleep};
-use tollgate::{Ask, Clock, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason};
+use tollgate::time::Sleep;
+use tollgate::{Ask, Clock, ClockReading, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Wait};
 
 const TTL: Duration = Duration::from_secs(4);
 
@@ -303,8 +303,9 @@ fn a_policy_is_refused_while_the_store_is_away_and_goes_on_when_it_is_back() {
         .unwrap();
     let refused = world
         .clock
-        .run(async { policy.admit(Ask::one()).await.map(drop).unwrap_err().to_rejection() });
-    assert_eq!((refused.reason, &*refused.leg), (Reason::Unavailable, "shared"));
+        .run(async { policy.admit(Ask::one()).await.map(drop).unwrap_err() });
+    assert_eq!((refused.reason(), refused.leg()), (Reason::Unavailable, "shared"));
+    assert!(refused.is_retryable());
     world.line.set(Fault::None);
     world.clock.advance(TTL);
     assert!(
@@ -394,19 +395,24 @@ fn a_grant_for_later_is_ready_then_and_not_before() {
         let refusal = remote.try_acquire(n).unwrap_err();
         assert_eq!(refusal.reason(), Reason::RateExceeded);
         let (ask, reading) = (Ask::many(n), ClockReading::new());
-        let ready = remote.ready_at(Demand::new(&ask, &reading));
-        (ready.is_event(), ready.not_before())
+        remote.look(&Demand::new(&ask, &reading)).unwrap_err().wait()
     };
     let begun = world.clock.now();
     let at = world.clock.clock().after(begun, Duration::from_millis(200));
     for n in [1, 2] {
-        assert_eq!(ready(n), (false, Some(at)));
+        assert_eq!(
+            (ready(n).after(), ready(n).not_before()),
+            (Some(Duration::from_millis(200)), Some(at))
+        );
     }
-    assert!(ready(3).0, "that is more than was granted");
+    assert_eq!(ready(3), Wait::EVENT, "that is more than was granted");
     world
         .clock
         .advance(Duration::from_millis(200) - Duration::from_nanos(1));
-    assert_eq!(ready(2), (false, Some(at)));
+    assert_eq!(
+        (ready(2).after(), ready(2).not_before()),
+        (Some(Duration::from_nanos(1)), Some(at))
+    );
     world.clock.advance(Duration::from_nanos(1));
     drop(remote.try_acquire(2).unwrap());
 }

@@ -288,6 +288,26 @@ fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
     drop(five);
 }
 
+/// Given a waiter that was served by a permit of its own process, when another process waits then, then it has the next one at once: no
+/// place at the store is left before it.
+#[test]
+fn a_place_of_a_waiter_that_was_served_here_holds_up_no_other_process() {
+    let world = World::new();
+    let prefetch = Prefetch::up_to(2).turn(Duration::ZERO);
+    let [one, other] = [0, 1].map(|_| world.build(world.permits(2).prefetch(prefetch)));
+    let [first, second] = [0, 1].map(|_| now(one.acquire(1)).unwrap());
+    let mut waits = pin!(one.acquire(1));
+    assert!(poll(waits.as_mut()).is_pending());
+    drop(first);
+    let Poll::Ready(Ok(third)) = poll(waits.as_mut()) else {
+        panic!("a permit has come back here")
+    };
+    let mut elsewhere = pin!(other.acquire(1));
+    assert!(poll(elsewhere.as_mut()).is_pending());
+    drop((second, third));
+    assert!(matches!(poll(elsewhere.as_mut()), Poll::Ready(Ok(_))));
+}
+
 /// Given more permits than the word of a loan can count, when all but one go back, then one is in use.
 #[test]
 fn millions_of_prefetched_permits_are_counted() {

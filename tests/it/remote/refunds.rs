@@ -82,10 +82,10 @@ fn a_full_block_refunds_within_the_burst() {
         let prefetch = Prefetch::up_to(5).keep(5).expiry(Duration::from_secs(9));
         let quota = Quota::per_second(100).burst(5);
         let rate = world.make(Remote::rate(world.key.clone(), quota).prefetch(prefetch));
-        let three = rate.reserve(Ask::many(3)).unwrap();
+        let three = rate.try_admit(Ask::many(3)).unwrap();
         world.clock.advance(delay * MS);
         let first = take_all(&rate);
-        drop(three);
+        three.cancel();
         let all = first + take_all(&rate);
         assert!(
             (least..=most).contains(&all),
@@ -107,14 +107,14 @@ fn a_refund_is_made_once() {
         let prefetch = Prefetch::up_to(5).keep(5).expiry(Duration::from_secs(9));
         let quota = Quota::per_second(100).burst(5);
         let rate = world.make(Remote::rate(world.key.clone(), quota).prefetch(prefetch));
-        let mut reserved: Vec<_> = (0..5).map(|_| rate.reserve(Ask::one()).unwrap()).collect();
+        let mut reserved: Vec<_> = (0..5).map(|_| rate.try_admit(Ask::one()).unwrap()).collect();
         // Of the ten that there can be two are missing.
         world.clock.advance(80 * MS);
         let first = take_all(&rate);
         if newest_first {
             reserved.reverse();
         }
-        drop(reserved);
+        reserved.into_iter().for_each(tollgate::Permit::cancel);
         assert!(first + take_all(&rate) <= 10);
     }
 }

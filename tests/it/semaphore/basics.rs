@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::sync::{QueueDemand, QueueKey, WaitQueue};
 use tollgate::{AcquireTimeoutError, Ask, LimiterExt, ManualClock, Reason, Semaphore, TryAcquireError};
 
 #[derive(Default)]
@@ -111,26 +110,6 @@ fn forgotten_permits_repay_the_debt() {
     assert!(semaphore.try_acquire().is_ok());
 }
 
-/// Keeps out tokio#2340.
-#[test]
-fn a_claim_that_is_left_twice_or_made_up_changes_nothing() {
-    let semaphore = Semaphore::new(1);
-    let held = semaphore.try_acquire().unwrap();
-    let claim = semaphore.join(QueueDemand::of(u64::MAX), Waker::noop());
-    assert_eq!((semaphore.waiting(), semaphore.available_permits()), (1, 0));
-    semaphore.leave(claim);
-    semaphore.leave(claim);
-    semaphore.leave(QueueKey::new(claim.wait_queue(), u64::MAX));
-    let [count] = counts();
-    let mut waiter = pin!(semaphore.acquire());
-    assert!(poll(waiter.as_mut(), &count).is_pending());
-    semaphore.leave(claim);
-    assert_eq!(semaphore.waiting(), 1, "the place is another's by now");
-    drop(held);
-    assert!(poll(waiter, &count).is_ready());
-    assert_eq!(semaphore.available_permits(), 1);
-}
-
 /// Keeps out vector#21344.
 #[test]
 fn a_raised_limit_admits_from_the_front_while_they_fit() {
@@ -213,7 +192,7 @@ fn a_timed_wait_ends_at_its_deadline_and_leaves_no_trace() {
 }
 
 #[test]
-fn more_than_the_limit_waits_and_more_than_any_limit_is_oversized() {
+fn more_than_the_limit_waits_for_a_raise_and_is_oversized_for_an_admission() {
     let semaphore = Semaphore::new(1);
     let [count] = counts();
     let mut wait = pin!(semaphore.acquire_many(3));
@@ -222,10 +201,29 @@ fn more_than_the_limit_waits_and_more_than_any_limit_is_oversized() {
     assert!(poll(wait, &count).is_ready());
     semaphore.set_limit(2);
     let reason = |units| semaphore.try_admit(Ask::many(units)).unwrap_err().reason();
-    // Admission is refused for good above the largest limit that was ever set.
-    assert_eq!([reason(3), reason(4)], [Reason::Saturated, Reason::Oversized]);
-    assert_eq!(reason(Semaphore::MAX_PERMITS as u64 + 1), Reason::Oversized);
-    assert_eq!(reason(u64::MAX), Reason::Oversized);
+    let most = Semaphore::MAX_PERMITS as u64;
+    assert_eq!([3, 4, most + 1, u64::MAX].map(reason), [Reason::Oversized; 4]);
+    // A limit of zero is a pause.
+    semaphore.set_limit(0);
+    assert_eq!(
+        [1, most, most + 1].map(reason),
+        [Reason::Saturated, Reason::Saturated, Reason::Oversized]
+    );
+}
+
+/// Given a caller that waits for more than the limit, then it holds up those behind it until the limit is raised, and no longer.
+#[test]
+fn a_request_above_the_limit_stops_the_queue_until_the_raise() {
+    let semaphore = Semaphore::new(2);
+    let [count] = counts();
+    let (mut large, mut small) = (pin!(semaphore.acquire_many(3)), pin!(semaphore.acquire()));
+    assert!(poll(large.as_mut(), &count).is_pending() && poll(small.as_mut(), &count).is_pending());
+    semaphore.set_limit(4);
+    let both = (poll(large, &count), poll(small, &count));
+    assert!(both.0.is_ready() && both.1.is_ready());
+    drop(both);
+    semaphore.set_limit(2);
+    assert!(semaphore.try_acquire_many(2).is_ok());
 }
 
 /// Keeps out parking_lot#29.
@@ -271,22 +269,20 @@ fn forgotten_permits_are_gone_and_added_ones_are_there() {
 /// A waiter at the close that is not polled any more has nothing to return; a granted one has.
 #[test]
 fn a_wait_dropped_after_the_close_returns_its_permits() {
-    for build in [Semaphore::new, |n| Semaphore::builder(n).max_queue(9).build().unwrap()] {
-        let semaphore = build(2);
-        let held = semaphore.try_acquire_many(2).unwrap();
-        let [granted, waiting] = counts();
-        let mut first = Box::pin(semaphore.acquire_many(2));
-        let mut second = Box::pin(semaphore.acquire());
-        assert!(poll(first.as_mut(), &granted).is_pending());
-        assert!(poll(second.as_mut(), &waiting).is_pending());
-        drop(held);
-        semaphore.close();
-        assert_eq!((semaphore.in_use(), semaphore.waiting()), (2, 0));
-        drop(second);
-        assert_eq!(semaphore.in_use(), 2);
-        drop(first);
-        assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 2));
-    }
+    let semaphore = Semaphore::new(2);
+    let held = semaphore.try_acquire_many(2).unwrap();
+    let [granted, waiting] = counts();
+    let mut first = Box::pin(semaphore.acquire_many(2));
+    let mut second = Box::pin(semaphore.acquire());
+    assert!(poll(first.as_mut(), &granted).is_pending());
+    assert!(poll(second.as_mut(), &waiting).is_pending());
+    drop(held);
+    semaphore.close();
+    assert_eq!((semaphore.in_use(), semaphore.waiting()), (2, 0));
+    drop(second);
+    assert_eq!(semaphore.in_use(), 2);
+    drop(first);
+    assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 2));
 }
 
 /// More waiters than fit into one chunk of places are distinguished, and served in order.
@@ -330,35 +326,34 @@ fn three_thousand_wait_in_order() {
 #[test]
 fn the_greatest_debt_is_a_debt() {
     let most = Semaphore::MAX_PERMITS;
-    for semaphore in [Semaphore::new(most), Semaphore::builder(most).build().unwrap()] {
-        let all = semaphore.try_admit(Ask::many(most as u64)).unwrap();
-        assert_eq!(
-            (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
-            (most, 0, 0)
-        );
-        semaphore.set_limit(0);
-        assert_eq!(
-            (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
-            (most, most, 0)
-        );
-        assert!(!semaphore.is_closed() && semaphore.forget_permits(1) == 0);
-        semaphore.set_limit(1);
-        assert_eq!((semaphore.in_use(), semaphore.debt()), (most, most - 1));
-        drop(all);
-        assert_eq!(
-            (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
-            (0, 0, 1)
-        );
-    }
+    let semaphore = Semaphore::new(most);
+    let all = semaphore.try_admit(Ask::many(most as u64)).unwrap();
+    assert_eq!(
+        (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
+        (most, 0, 0)
+    );
+    semaphore.set_limit(0);
+    assert_eq!(
+        (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
+        (most, most, 0)
+    );
+    assert!(!semaphore.is_closed() && semaphore.forget_permits(1) == 0);
+    semaphore.set_limit(1);
+    assert_eq!((semaphore.in_use(), semaphore.debt()), (most, most - 1));
+    drop(all);
+    assert_eq!(
+        (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
+        (0, 0, 1)
+    );
 }
 
 #[test]
 fn its_debug_form_shows_its_counts() {
-    let semaphore = Semaphore::builder(3).name("database").build().unwrap();
+    let semaphore = Semaphore::new(3);
     let held = semaphore.try_acquire().unwrap();
     let text = format!("{semaphore:?}");
     drop(held);
-    for part in ["database", "limit: 3", "available: 2"] {
+    for part in ["limit: 3", "available: 2"] {
         assert!(text.contains(part), "{text}");
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::{
     AcquireError, AcquireTimeoutError, Ask, ChannelPermit, ChannelSemaphore, ChannelToken, Limiter, LimiterExt,
-    ManualClock, Policy, Reason, Semaphore, TryAcquireError, Wait,
+    ManualClock, Permit, Policy, Reason, Semaphore, TryAcquireError, Wait,
 };
 
 fn semaphore(limit: usize) -> Arc<ChannelSemaphore> {
@@ -171,13 +171,14 @@ fn demands_are_refused_by_their_reason() {
     let semaphore = semaphore(2);
     let most = ChannelSemaphore::MAX_PERMITS as u64;
     let refused = semaphore.try_admit(most + 1).unwrap_err();
-    assert_eq!((refused.reason(), refused.units()), (Reason::Oversized, most + 1));
-    // The limit may grow again.
-    semaphore.set_limit(3).unwrap();
-    semaphore.set_limit(2).unwrap();
+    assert_eq!((refused.reason(), refused.wait()), (Reason::Oversized, Wait::Never));
     let refused = semaphore.try_admit(3).unwrap_err();
-    assert_eq!(refused.reason(), Reason::Saturated);
-    assert!(matches!(refused.wait(), Wait::Event));
+    assert_eq!((refused.reason(), refused.wait()), (Reason::Oversized, Wait::Never));
+    // A limit of zero is a pause.
+    semaphore.set_limit(0).unwrap();
+    let refused = semaphore.try_admit(3).unwrap_err();
+    assert_eq!((refused.reason(), refused.wait()), (Reason::Saturated, Wait::EVENT));
+    semaphore.set_limit(2).unwrap();
     assert!(semaphore.try_admit(0).is_ok());
     semaphore.close();
     for units in [0, 1, 2] {
@@ -466,7 +467,11 @@ proptest! {
                     prop_assert_eq!(permit.is_ok(), fits(n as usize));
                     held.extend(permit.map(|permit| (n as usize, Held::Permit(permit))));
                 }
-                Op::Cancel(n) => prop_assert_eq!(semaphore.reserve(n).is_ok(), fits(n as usize)),
+                Op::Cancel(n) => {
+                    let admitted = semaphore.try_admit(n);
+                    prop_assert_eq!(admitted.is_ok(), fits(n as usize));
+                    admitted.into_iter().for_each(Permit::cancel);
+                }
                 Op::Release(at) if !held.is_empty() => drop(held.swap_remove(at % held.len())),
                 Op::Forget(at) if !held.is_empty() => {
                     let (n, forgotten) = held.swap_remove(at % held.len());
@@ -580,11 +585,15 @@ fn admissions_stay_within_the_limit_in_force() {
     numbers(&semaphore, [last, 0, 0, last]);
 }
 
-/// Given a semaphore whose receiver was never handed out, then it is pristine while all its permits are there and its limit is
+/// Given a semaphore whose receiver was never handed out, then it is as new while all its permits are there and its limit is
 /// the first one; and never again once a caller may have cloned the receiver.
 #[test]
-fn it_is_pristine_until_it_is_used() {
-    let fresh = |semaphore: &ChannelSemaphore| semaphore.is_pristine(&tollgate::time::ClockReading::new());
+fn it_is_as_new_until_it_is_used() {
+    let fresh = |semaphore: &ChannelSemaphore| {
+        let mut is_as_new = None;
+        semaphore.describe(&mut |leg| is_as_new = Some(leg.is_as_new));
+        is_as_new.unwrap()
+    };
     let semaphore = ChannelSemaphore::new(2).unwrap();
     assert!(fresh(&semaphore));
     let permit = semaphore.try_admit(Ask::many(2)).unwrap();
@@ -609,15 +618,24 @@ fn it_is_pristine_until_it_is_used() {
     assert!(!fresh(&lost));
 }
 
-/// As for a semaphore: above the largest limit that was set it never is. One that waits for a raise does so, and in a dip it waits.
+/// As for a semaphore: above the limit it is never admitted, and a waiter that asks for more than a lowered limit is refused.
 #[test]
-fn more_than_the_largest_limit_is_refused_for_good_by_a_policy() {
+fn more_than_the_limit_is_refused_for_good_by_a_policy() {
     let slots = semaphore(4);
     let policy = Policy::new(Arc::clone(&slots));
     let reason = |n| policy.try_admit(n).unwrap_err().reason();
     assert_eq!(reason(5), Reason::Oversized);
+    let held = slots.try_acquire_many(2).unwrap();
+    let mut waiter = pin!(policy.admit(3));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waiter.as_mut().poll(&mut cx).is_pending());
     slots.set_limit(2).unwrap();
-    assert_eq!([reason(3), reason(5)], [Reason::Saturated, Reason::Oversized]);
+    let Poll::Ready(Err(refused)) = waiter.poll(&mut cx) else {
+        panic!("it can never be admitted")
+    };
+    assert_eq!((refused.reason(), refused.is_retryable()), (Reason::Oversized, false));
+    drop(held);
+    assert_eq!([reason(3), reason(5)], [Reason::Oversized; 2]);
     slots.set_limit(5).unwrap();
     assert!(policy.try_admit(5).is_ok());
 }

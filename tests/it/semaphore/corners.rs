@@ -1,17 +1,16 @@
-//! Where parts meet: policies at bounded queues, panicking wakers, classes that overtake each other, threads that end.
+//! Where parts meet: policies that share a semaphore, wakers that panic, threads that end.
 
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use tollgate::sync::{QueueDemand, WaitQueue};
+use tollgate::status::State;
 use tollgate::time::ClockReading;
 use tollgate::{
-    AcquireTimeoutError, Ask, Cost, Demand, Eviction, Limiter, LimiterExt, Order, OwnedSemaphorePermit, Policy,
-    PolicyError, Reason, Semaphore,
+    AcquireTimeoutError, Ask, Cost, Demand, Limiter, LimiterExt, OwnedSemaphorePermit, Policy, PolicyError, Reason,
+    Semaphore, Wait,
 };
 
 #[derive(Default)]
@@ -46,51 +45,6 @@ fn poll_by<F: Future + ?Sized>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Ou
     future.poll(&mut Context::from_waker(waker))
 }
 
-fn panics(call: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(call)).is_err()
-}
-
-fn evicting(permits: usize) -> Semaphore {
-    let builder = Semaphore::builder(permits).max_queue(1);
-    builder.eviction(Eviction::Oldest).build().unwrap()
-}
-
-/// A policy is never sent away: the newcomer is refused, and the policy is served.
-#[test]
-fn a_policy_in_a_full_queue_keeps_its_place() {
-    let semaphore = Arc::new(evicting(1));
-    let policy = Policy::new(Arc::clone(&semaphore));
-    let held = semaphore.try_acquire().unwrap();
-    let mut head = pin!(policy.admit(1));
-    assert!(poll(head.as_mut()).is_pending());
-    let refused = poll(pin!(semaphore.acquire()));
-    assert!(matches!(refused, Poll::Ready(Err(error)) if error.is_queue_full()));
-    drop(held);
-    assert!(matches!(poll(head.as_mut()), Poll::Ready(Ok(_))));
-}
-
-/// A lone waiter goes where a policy stays.
-#[test]
-fn a_policy_in_a_full_queue_outlasts_a_lone_waiter() {
-    let semaphore = Arc::new(
-        Semaphore::builder(1)
-            .max_queue(2)
-            .eviction(Eviction::Oldest)
-            .build()
-            .unwrap(),
-    );
-    let policy = Policy::new(Arc::clone(&semaphore));
-    let held = semaphore.try_acquire().unwrap();
-    let mut head = pin!(policy.admit(1));
-    let mut lone = Box::pin(semaphore.acquire());
-    let mut newer = Box::pin(semaphore.acquire());
-    assert!(poll(head.as_mut()).is_pending());
-    assert!(poll(lone.as_mut()).is_pending() && poll(newer.as_mut()).is_pending());
-    assert!(matches!(poll(lone.as_mut()), Poll::Ready(Err(error)) if error.is_evicted()));
-    drop((held, newer));
-    assert!(matches!(poll(head.as_mut()), Poll::Ready(Ok(_))));
-}
-
 #[test]
 fn a_semaphore_in_two_legs_is_refused_by_the_builder() {
     const X: Cost = Cost::new("x");
@@ -113,18 +67,38 @@ fn a_semaphore_in_two_legs_is_refused_by_the_builder() {
 /// The sum of the waiters' demands may be more than a word holds.
 #[test]
 fn nine_policies_may_want_the_maximum() {
-    let semaphore = Arc::new(Semaphore::builder(1).max_queue_permits(10).build().unwrap());
-    // A once admissible demand is waited for.
-    semaphore.set_limit(Semaphore::MAX_PERMITS);
-    semaphore.set_limit(1);
+    let most = Semaphore::MAX_PERMITS;
+    let semaphore = Arc::new(Semaphore::new(most));
     let policies: Vec<_> = (0..9).map(|_| Policy::new(Arc::clone(&semaphore))).collect();
     let _held = semaphore.try_acquire().unwrap();
-    let most = Semaphore::MAX_PERMITS as u64;
-    let mut waits: Vec<_> = policies.iter().map(|policy| Box::pin(policy.admit(most))).collect();
+    let mut waits: Vec<_> = policies
+        .iter()
+        .map(|policy| Box::pin(policy.admit(most as u64)))
+        .collect();
     assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
-    drop(waits);
+    assert_eq!(semaphore.waiting(), 9);
     let mut lone = pin!(semaphore.acquire());
-    assert!(poll(lone.as_mut()).is_pending(), "there is room in the queue again");
+    assert!(poll(lone.as_mut()).is_pending());
+    drop(waits);
+    assert!(poll(lone.as_mut()).is_ready());
+    assert_eq!(semaphore.waiting(), 0);
+}
+
+/// Given the head of a policy that waits for more than a limit is lowered to, then it is refused, and those behind it go on.
+#[test]
+fn a_policy_that_asks_for_more_than_a_lowered_limit_is_refused() {
+    let semaphore = Arc::new(Semaphore::new(3));
+    let policy = Policy::new(Arc::clone(&semaphore));
+    let held = semaphore.try_acquire_many(2).unwrap();
+    let (mut head, mut lone) = (pin!(policy.admit(3)), pin!(semaphore.acquire()));
+    assert!(poll(head.as_mut()).is_pending() && poll(lone.as_mut()).is_pending());
+    semaphore.set_limit(2);
+    let Poll::Ready(Err(refused)) = poll(head.as_mut()) else {
+        panic!("it can never be admitted")
+    };
+    assert_eq!((refused.reason(), refused.is_retryable()), (Reason::Oversized, false));
+    drop(held);
+    assert!(poll(lone.as_mut()).is_ready());
 }
 
 #[test]
@@ -136,7 +110,7 @@ fn a_waker_that_panics_takes_no_other_wake_up_along() {
     for (wait, count) in waits[1..].iter_mut().zip(&counts) {
         assert!(poll_by(wait.as_mut(), &Waker::from(Arc::clone(count))).is_pending());
     }
-    assert!(panics(|| semaphore.add_permits(100)));
+    semaphore.add_permits(100);
     assert!(counts.iter().all(|count| count.get() == 1));
     assert!(
         waits
@@ -153,23 +127,8 @@ fn a_waker_that_panics_keeps_no_other_from_the_close() {
     let (mut first, mut second) = (Box::pin(semaphore.acquire()), Box::pin(semaphore.acquire()));
     assert!(poll_by(first.as_mut(), &Waker::from(Arc::new(Bomb))).is_pending());
     assert!(poll_by(second.as_mut(), &Waker::from(Arc::clone(&count))).is_pending());
-    assert!(panics(|| semaphore.close()));
+    semaphore.close();
     assert_eq!(count.get(), 1);
-}
-
-/// A newcomer leaves no place behind when the waker of the waiter that was evicted for it panics.
-#[test]
-fn an_evicted_waker_that_panics_leaks_no_place() {
-    let semaphore = evicting(1);
-    let held = semaphore.try_acquire().unwrap();
-    let mut old = Box::pin(semaphore.acquire());
-    assert!(poll_by(old.as_mut(), &Waker::from(Arc::new(Bomb))).is_pending());
-    let mut new = Box::pin(semaphore.acquire());
-    assert!(panics(|| drop(poll(new.as_mut()))));
-    drop((new, old));
-    assert_eq!(semaphore.waiting(), 0);
-    drop(held);
-    assert_eq!(semaphore.available_permits(), 1);
 }
 
 #[test]
@@ -190,69 +149,6 @@ fn an_acquire_of_nothing_waits_for_nothing() {
     assert!(poll(wait.as_mut()).is_pending());
     drop(hold);
     assert!(poll(wait.as_mut()).is_ready(), "one is in debt, and none is wanted");
-
-    let count = Arc::new(Count::default());
-    let empty = Semaphore::new(0);
-    let mut head = Box::pin(empty.acquire());
-    assert!(poll(head.as_mut()).is_pending());
-    let claim = empty.join(QueueDemand::of(0), &Waker::from(Arc::clone(&count)));
-    assert_eq!(count.get(), 1, "a claim for nothing is granted at once");
-    empty.leave(claim);
-}
-
-#[test]
-fn a_batch_newcomer_evicts_no_urgent_waiter() {
-    let order = Order::Priority {
-        classes: 2,
-        patience: 8,
-    };
-    let builder = Semaphore::builder(1).order(order).max_queue(1);
-    let semaphore = builder.eviction(Eviction::Oldest).build().unwrap();
-    let _held = semaphore.try_acquire().unwrap();
-    let mut urgent = pin!(semaphore.request(1).class(0).acquire());
-    assert!(poll(urgent.as_mut()).is_pending());
-    let batch = poll(pin!(semaphore.request(1).class(1).acquire()));
-    assert!(matches!(batch, Poll::Ready(Err(error)) if error.is_queue_full()));
-    assert!(poll(urgent.as_mut()).is_pending());
-    let mut newer = pin!(semaphore.request(1).class(0).acquire());
-    assert!(poll(newer.as_mut()).is_pending());
-    assert!(matches!(poll(urgent.as_mut()), Poll::Ready(Err(error)) if error.is_evicted()));
-}
-
-/// The bounds are on waiting: a head that fits does not wait.
-#[test]
-fn the_bounds_of_the_queue_do_not_apply_to_immediate_admissions() {
-    let urgent_first = Order::Priority {
-        classes: 2,
-        patience: 8,
-    };
-    for order in [urgent_first, Order::Lifo] {
-        let builder = Semaphore::builder(2).order(order).max_queue(1);
-        let semaphore = builder.eviction(Eviction::Oldest).build().unwrap();
-        let _held = semaphore.try_acquire().unwrap();
-        let mut large = pin!(semaphore.request(2).class(1).acquire());
-        assert!(poll(large.as_mut()).is_pending());
-        let small = poll(pin!(semaphore.request(1).class(0).acquire()));
-        assert!(matches!(small, Poll::Ready(Ok(_))));
-        assert!(poll(large.as_mut()).is_pending());
-        drop(small);
-        assert_eq!((semaphore.in_use(), semaphore.waiting()), (1, 1));
-    }
-}
-
-/// How often the first was overtaken is not held against the one behind it.
-#[test]
-fn each_head_is_overtaken_up_to_the_bound() {
-    let semaphore = Semaphore::builder(3).overtakes(1).build().unwrap();
-    let _two = semaphore.try_acquire_many(2).unwrap();
-    let mut first = Box::pin(semaphore.acquire_many(3));
-    assert!(poll(first.as_mut()).is_pending());
-    drop(semaphore.try_acquire().unwrap());
-    assert!(semaphore.try_acquire().is_err());
-    drop(first);
-    let mut second = Box::pin(semaphore.acquire_many(3));
-    assert!(poll(second.as_mut()).is_pending());
-    assert!(semaphore.try_acquire().is_ok());
 }
 
 #[test]
@@ -271,10 +167,10 @@ fn a_reported_drain_is_over_whatever_follows() {
 
 #[test]
 fn a_refusal_names_the_semaphore() {
-    let semaphore = Semaphore::builder(0).name("database").build().unwrap();
+    let semaphore = Semaphore::new(0).named("database");
     let refused = semaphore.try_admit(1).unwrap_err();
     assert_eq!((refused.leg(), refused.reason()), ("database", Reason::Saturated));
-    semaphore.close();
+    semaphore.limiter().close();
     assert_eq!(semaphore.try_admit(1).unwrap_err().leg(), "database");
 }
 
@@ -316,10 +212,9 @@ fn a_flagged_semaphore_is_ready_while_permits_are_free() {
     let mut idle = pin!(semaphore.until_idle());
     assert!(poll(idle.as_mut()).is_pending());
     let ready = |n| {
-        let clock = tollgate::ManualClock::new();
-        let reading = ClockReading::at(&clock, clock.now());
-        let ready = semaphore.ready_at(Demand::new(&Ask::many(n), &reading));
-        (ready.is_event(), ready.is_never())
+        let looked = semaphore.look(&Demand::new(&Ask::many(n), &ClockReading::new()));
+        let wait = looked.err().map(|refusal| refusal.wait());
+        (wait == Some(Wait::EVENT), wait == Some(Wait::Never))
     };
     let (now, in_turn, never) = ((false, false), (true, false), (false, true));
     assert_eq!([ready(0), ready(1), ready(2)], [now, now, in_turn]);
@@ -336,65 +231,83 @@ fn a_flagged_semaphore_is_ready_while_permits_are_free() {
     drop(held);
 }
 
+fn is_as_new(semaphore: &Semaphore) -> bool {
+    let mut is_as_new = None;
+    semaphore.describe(&mut |leg| is_as_new = Some(leg.is_as_new));
+    is_as_new.unwrap()
+}
+
 /// Nothing is left of dropped watchers.
 #[test]
-fn a_watched_semaphore_becomes_pristine_again() {
+fn a_watched_semaphore_becomes_as_new_again() {
     let semaphore = Semaphore::new(2);
-    let clock = tollgate::ManualClock::new();
-    let reading = ClockReading::at(&clock, clock.now());
+    assert!(is_as_new(&semaphore));
     let held = semaphore.try_acquire().unwrap();
     {
         let mut idle = pin!(semaphore.until_idle());
         assert!(poll(idle.as_mut()).is_pending());
-        assert!(!semaphore.is_pristine(&reading));
+        assert!(!is_as_new(&semaphore));
     }
     let mut told = pin!(semaphore.until_idle());
     assert!(poll(told.as_mut()).is_pending());
     drop(held);
-    assert!(semaphore.is_pristine(&reading));
+    assert!(is_as_new(&semaphore));
     assert!(poll(told).is_ready());
+    semaphore.set_limit(3);
+    assert!(!is_as_new(&semaphore));
+    semaphore.set_limit(2);
+    assert!(is_as_new(&semaphore));
+    semaphore.close();
+    assert!(!is_as_new(&semaphore));
 }
 
-/// More than there can be waits for ever, also where there is as much as there can be.
 #[test]
-fn a_claim_beyond_every_number_waits() {
-    let semaphore = Semaphore::new(Semaphore::MAX_PERMITS);
-    let claim = semaphore.join(QueueDemand::of(u64::MAX), Waker::noop());
-    assert_eq!(semaphore.waiting(), 1);
-    semaphore.leave(claim);
-    assert_eq!(semaphore.available_permits(), Semaphore::MAX_PERMITS);
+fn its_description_shows_its_permits() {
+    let semaphore = Arc::new(Semaphore::new(3));
+    let policy = Policy::new(Arc::clone(&semaphore));
+    let _held = semaphore.try_acquire_many(2).unwrap();
+    let (mut head, mut lone) = (pin!(policy.admit(2)), pin!(semaphore.acquire()));
+    assert!(poll(head.as_mut()).is_pending() && poll(lone.as_mut()).is_pending());
+    let mut seen = Vec::new();
+    let leg = Arc::clone(&semaphore).named("database");
+    leg.describe(&mut |leg| seen.push((leg.leg.to_owned(), leg.kind, leg.state, leg.is_as_new)));
+    let state = State::Permits {
+        limit: 3,
+        in_use: 2,
+        waiting: 2,
+    };
+    assert_eq!(seen, [("database".to_owned(), "semaphore", state, false)]);
+}
+
+/// A settlement to less gives permits back at once, to the next waiter; one to more changes nothing.
+#[test]
+fn a_settlement_to_less_gives_permits_back() {
+    const X: Cost = Cost::new("x");
+    let semaphore = Arc::new(Semaphore::new(5));
+    let leg = Arc::clone(&semaphore).per(X);
+    let mut permit = leg.try_admit(Ask::one().cost(X, 5)).unwrap();
+    let mut waiter = pin!(semaphore.acquire());
+    assert!(poll(waiter.as_mut()).is_pending());
+    assert_eq!(permit.settle(X, 9), Ok(1));
+    assert!(poll(waiter.as_mut()).is_pending());
+    assert_eq!(permit.settle(X, 2), Ok(1));
+    let waited = poll(waiter.as_mut());
+    assert!(waited.is_ready());
+    assert_eq!(semaphore.in_use(), 3);
+    drop(permit);
+    assert_eq!(semaphore.in_use(), 1);
 }
 
 #[test]
 fn a_wait_with_a_time_out_says_how_it_ended() {
-    let told = |error: AcquireTimeoutError| {
-        [
-            error.is_timed_out(),
-            error.is_closed(),
-            error.is_queue_full(),
-            error.is_evicted(),
-        ]
-    };
-    let semaphore = Semaphore::builder(0).max_queue(0).build().unwrap();
-    let wait = |semaphore: &Semaphore| {
+    let told = |error: AcquireTimeoutError| [error.is_timed_out(), error.is_closed()];
+    let semaphore = Semaphore::new(0);
+    let wait = || {
         semaphore
             .blocking_acquire_timeout(std::time::Duration::ZERO)
             .unwrap_err()
     };
-    assert_eq!(told(wait(&Semaphore::new(0))), [true, false, false, false]);
-    assert_eq!(told(wait(&semaphore)), [false, false, true, false]);
+    assert_eq!(told(wait()), [true, false]);
     semaphore.close();
-    assert_eq!(told(wait(&semaphore)), [false, true, false, false]);
-
-    let semaphore = evicting(0);
-    let clock = tollgate::ManualClock::new();
-    let later = clock.after(clock.now(), std::time::Duration::from_secs(1));
-    let mut first = pin!(semaphore.request(1).acquire_until(&clock, later));
-    assert!(poll(first.as_mut()).is_pending());
-    let mut second = pin!(semaphore.acquire());
-    assert!(poll(second.as_mut()).is_pending());
-    let Poll::Ready(Err(error)) = poll(first.as_mut()) else {
-        panic!("it was sent away")
-    };
-    assert_eq!(told(error), [false, false, false, true]);
+    assert_eq!(told(wait()), [false, true]);
 }

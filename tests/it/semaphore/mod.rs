@@ -5,7 +5,6 @@ mod basics;
 mod channel;
 mod corners;
 mod drained;
-mod orders;
 mod reference;
 mod resize;
 #[cfg(feature = "stats")]

@@ -1,4 +1,4 @@
-//! Random programs on semaphores of every kind, beside the reference of `fuzz/targets/semaphore.rs`.
+//! Random programs on semaphores, beside the reference of `fuzz/targets/semaphore.rs`.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use program::{Kind, Op, run};
 proptest! {
     #![proptest_config(crate::cases(1_000))]
 
-    /// Given any kind of semaphore and any program, then both see the same after every step.
+    /// Given any program, then both see the same after every step.
     /// Keeps out futures-intrusive#61.
     #[test]
     fn any_program_agrees_with_the_reference(

@@ -7,49 +7,35 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::sync::{QueueDemand, WaitQueue};
 use tollgate::{
-    AcquireTimeoutError, Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Policy, Quota, Semaphore,
-    SemaphoreBuilder, SemaphorePermit, SemaphoreStats, TokenBucket,
+    AcquireTimeoutError, Ask, Clock, LimiterExt, ManualClock, Policy, Quota, Semaphore, SemaphorePermit,
+    SemaphoreStats, TokenBucket,
 };
 
 fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn counted(permits: usize) -> SemaphoreBuilder {
-    Semaphore::builder(permits).stats(&Clock::real())
+fn counted(permits: usize) -> Semaphore {
+    Semaphore::new(permits).with_stats(&Clock::real())
 }
 
 /// Every waiter is counted once where its wait ended.
 pub(crate) fn adds_up(stats: &SemaphoreStats) -> bool {
-    let ended = stats.wait_time.count() + stats.left + stats.evicted + stats.closed;
+    let ended = stats.wait_time.count() + stats.left + stats.closed;
     stats.queued == ended + stats.waiting as u64
 }
 
 #[test]
 fn one_that_was_not_asked_counts_nothing() {
     assert!(Semaphore::new(1).stats().is_none());
-    assert!(
-        Semaphore::builder(1)
-            .order(Order::Lifo)
-            .build()
-            .unwrap()
-            .stats()
-            .is_none()
-    );
 }
 
 /// Keeps out tokio#6450, heph#238.
 #[test]
 fn each_outcome_is_counted_once() {
     let clock = ManualClock::new();
-    let semaphore = Semaphore::builder(1)
-        .stats(&clock)
-        .max_queue(2)
-        .eviction(Eviction::Never)
-        .build()
-        .unwrap();
+    let semaphore = Semaphore::new(1).with_stats(&clock);
     let held = semaphore.try_acquire().unwrap();
     assert!(semaphore.try_acquire().is_err());
     let mut granted = Box::pin(semaphore.acquire());
@@ -57,8 +43,6 @@ fn each_outcome_is_counted_once() {
     {
         let mut leaves = pin!(semaphore.acquire());
         assert!(poll(leaves.as_mut()).is_pending());
-        let mut finds_it_full = pin!(semaphore.acquire());
-        assert!(poll(finds_it_full.as_mut()).is_ready());
     }
     clock.advance(Duration::from_millis(500));
     let stats = semaphore.stats().unwrap();
@@ -83,10 +67,7 @@ fn each_outcome_is_counted_once() {
 
     let stats = semaphore.stats().unwrap();
     assert_eq!((stats.admitted_at_once, stats.refused, stats.queued), (1, 1, 3));
-    assert_eq!(
-        (stats.left, stats.queue_full, stats.closed, stats.evicted),
-        (1, 1, 1, 0)
-    );
+    assert_eq!((stats.left, stats.closed), (1, 1));
     assert_eq!(
         (
             stats.granted_unpolled,
@@ -108,7 +89,7 @@ fn each_outcome_is_counted_once() {
 #[test]
 fn a_time_out_counts_as_a_cancelled_wait() {
     let clock = ManualClock::new();
-    let semaphore = Semaphore::builder(0).stats(&clock).build().unwrap();
+    let semaphore = Semaphore::new(0).with_stats(&clock);
     let deadline = clock.after(clock.now(), Duration::from_secs(1));
     let ended = clock.run(semaphore.acquire_many_until(1, &clock, deadline));
     assert_eq!(ended.unwrap_err(), AcquireTimeoutError::TimedOut);
@@ -118,21 +99,9 @@ fn a_time_out_counts_as_a_cancelled_wait() {
 }
 
 #[test]
-fn an_evicted_waiter_is_counted() {
-    let semaphore = counted(0).max_queue(1).eviction(Eviction::Oldest).build().unwrap();
-    let mut first = pin!(semaphore.acquire());
-    let mut second = pin!(semaphore.acquire());
-    assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
-    assert!(matches!(poll(first.as_mut()), Poll::Ready(Err(error)) if error.is_evicted()));
-    let stats = semaphore.stats().unwrap();
-    assert_eq!((stats.evicted, stats.left, stats.waiting, stats.queued), (1, 0, 1, 2));
-}
-
-/// The oldest is not the next where the last come is the first.
-#[test]
 fn the_longest_wait_is_that_of_the_oldest() {
     let clock = ManualClock::new();
-    let semaphore = Semaphore::builder(0).stats(&clock).order(Order::Lifo).build().unwrap();
+    let semaphore = Semaphore::new(0).with_stats(&clock);
     let mut old = pin!(semaphore.acquire());
     assert!(poll(old.as_mut()).is_pending());
     clock.advance(Duration::from_secs(2));
@@ -142,31 +111,11 @@ fn the_longest_wait_is_that_of_the_oldest() {
     assert_eq!(semaphore.stats().unwrap().longest_wait, Duration::from_secs(3));
 }
 
-/// A woken waiter that takes the permits itself has looked by that.
-#[test]
-fn a_waiter_that_takes_its_own_turn_is_not_unpolled() {
-    let semaphore = counted(1).overtakes(2).build().unwrap();
-    for _ in 0..2 {
-        let held = semaphore.try_acquire().unwrap();
-        let mut waiter = pin!(semaphore.acquire());
-        assert!(poll(waiter.as_mut()).is_pending());
-        drop(held);
-        drop(semaphore.try_acquire().unwrap());
-        assert!(poll(waiter.as_mut()).is_ready());
-        assert_eq!(semaphore.stats().unwrap().granted_unpolled, 0);
-    }
-    let stats = semaphore.stats().unwrap();
-    assert_eq!(
-        (stats.admitted_at_once, stats.wait_time.count(), stats.in_use),
-        (4, 2, 0)
-    );
-}
-
 /// A policy finds out when it is its turn, as with a semaphore that does not count.
 #[test]
 fn a_policy_waits_for_one_that_counts() {
     let clock = ManualClock::new();
-    let semaphore = Arc::new(Semaphore::builder(1).stats(&clock).build().unwrap());
+    let semaphore = Arc::new(Semaphore::new(1).with_stats(&clock));
     let policy = Policy::new(semaphore.clone().named("in flight"));
     assert!(policy.try_admit(Ask::one()).is_ok());
     let held = semaphore.try_acquire().unwrap();
@@ -179,29 +128,10 @@ fn a_policy_waits_for_one_that_counts() {
     assert!(adds_up(&stats));
 }
 
-/// A claim that was free when it was made is granted, and not polled, until it is redeemed or left.
-#[test]
-fn an_unredeemed_queue_key_is_counted() {
-    let semaphore = counted(1).build().unwrap();
-    let claim = semaphore.join(QueueDemand::of(1), Waker::noop());
-    let stats = semaphore.stats().unwrap();
-    assert_eq!(
-        (stats.granted_unpolled, stats.in_use, stats.admitted_at_once),
-        (1, 1, 1)
-    );
-    semaphore.leave(claim);
-    let stats = semaphore.stats().unwrap();
-    assert_eq!((stats.granted_unpolled, stats.in_use), (0, 0));
-    semaphore.close();
-    let claim = semaphore.join(QueueDemand::of(1), Waker::noop());
-    assert_eq!(semaphore.stats().unwrap().granted_unpolled, 0);
-    semaphore.leave(claim);
-}
-
 /// A snapshot agrees with itself, although permits come back without the lock.
 #[test]
 fn a_snapshot_agrees_with_itself() {
-    let semaphore = counted(1).build().unwrap();
+    let semaphore = counted(1);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -228,7 +158,7 @@ fn a_snapshot_agrees_with_itself() {
 fn threads_are_counted_exactly() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 2_000;
-    let semaphore = counted(2).build().unwrap();
+    let semaphore = counted(2);
     let start = Barrier::new(THREADS as usize);
     thread::scope(|scope| {
         for number in 0..THREADS {
@@ -347,7 +277,7 @@ proptest! {
     /// Given any program, then a semaphore that counts behaves as one that does not.
     #[test]
     fn counting_changes_nothing_else(permits in 0usize..5, ops in prop::collection::vec(op(), 0..80)) {
-        let counting = counted(permits).build().unwrap();
+        let counting = counted(permits);
         prop_assert_eq!(trace(&Semaphore::new(permits), &ops), trace(&counting, &ops));
         prop_assert_eq!(counting.stats().unwrap().granted_unpolled, 0);
     }
@@ -357,7 +287,7 @@ proptest! {
 #[test]
 fn a_refusal_as_the_last_of_a_chain_is_counted() {
     let clock = ManualClock::new();
-    let semaphore = Semaphore::builder(1).stats(&clock).build().unwrap();
+    let semaphore = Semaphore::new(1).with_stats(&clock);
     let gate = TokenBucket::new(Quota::per_second(10)).on(&clock).and(&semaphore);
     let held = gate.try_admit(1).unwrap();
     assert!(gate.try_admit(1).is_err());

@@ -9,9 +9,9 @@ use std::num::NonZeroU32;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{Ask, Clock, Cost, Limiter, LimiterExt, Outcome, Policy, Quota, Semaphore};
 use tollgate::{SlidingWindow, TokenBucket};
+use tollgate_config::{LegKind, LegSpec, PolicySpec};
 use tollgate_resilience::CircuitBreaker;
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -26,11 +26,12 @@ fn window() -> SlidingWindow {
 }
 
 fn legs() -> impl Limiter<Ticket = impl tollgate::Ticket> {
-    bucket()
-        .per_call()
-        .and(bucket().per(TOKENS))
-        .and(window().per_call())
-        .and(Semaphore::new(64).per_call())
+    (
+        bucket().per_call(),
+        bucket().per(TOKENS),
+        window().per_call(),
+        Semaphore::new(64).per_call(),
+    )
 }
 
 fn admit<'a, L: Limiter>(limiter: &'a L) -> Batch<'a> {
@@ -59,9 +60,9 @@ fn service(rows: &Rows) {
     };
     let quota = Quota::per_second(u64::from(FAST));
     let file = PolicySpec::new([
-        LegSpec::new("requests", LegRule::token_bucket(quota)),
-        LegSpec::new("tokens", LegRule::token_bucket(quota)).per("tokens"),
-        LegSpec::new("in flight", LegRule::semaphore(64)),
+        LegSpec::new("requests", LegKind::token_bucket(quota)),
+        LegSpec::new("tokens", LegKind::token_bucket(quota)).per("tokens"),
+        LegSpec::new("in flight", LegKind::semaphore(64)),
     ]);
     let long = built()
         .limit(CircuitBreaker::builder().build().expect("a breaker"))
@@ -148,9 +149,12 @@ fn refusals(rows: &Rows) {
     let hour = governor::Quota::with_period(Duration::from_secs(3_600)).expect("above zero");
     let theirs = governor::RateLimiter::direct(hour);
     assert!(theirs.check().is_ok());
+    // Both sides say how long to wait.
+    let clock = theirs.clock().clone();
     let refused_by_theirs = |n| {
         for _ in 0..n {
-            assert!(black_box(theirs.check()).is_err());
+            let refused = theirs.check().expect_err("the hour has begun");
+            black_box(refused.wait_time_from(governor::clock::Clock::now(&clock)));
         }
     };
     rows.wall(
@@ -230,7 +234,7 @@ fn with_breaker(rows: &Rows) {
             black_box(clock.now());
         }
     };
-    let legs = || breaker().and(bucket()).and(window()).and(Semaphore::new(64));
+    let legs = || (breaker(), bucket(), window(), Semaphore::new(64));
     let (together, policy) = (legs(), Policy::new(legs()));
     let built = Policy::builder()
         .limit(breaker())

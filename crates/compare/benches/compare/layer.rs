@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::{LimiterExt, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Policy, Quota, Semaphore, TokenBucket};
 use tollgate_http::{LimitLayer, RequestParts, WaitingRoom};
 use tower::{Service, ServiceBuilder, service_fn};
 
@@ -41,7 +41,7 @@ pub(crate) fn rows(rows: &Rows) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime");
     let _guard = runtime.enter();
-    let legs = || TokenBucket::new(Quota::per_second(RATE)).and(Semaphore::new(PERMITS));
+    let legs = || (TokenBucket::new(Quota::per_second(RATE)), Semaphore::new(PERMITS));
     let theirs = || {
         let layers = ServiceBuilder::new().concurrency_limit(PERMITS);
         layers

@@ -80,7 +80,7 @@ fn behind_a_lock(rows: &Rows) {
     rows.wall(
         "leaky-bucket/reserve+cancel",
         vec![
-            each!("tollgate", leaky.reserve(1).is_ok()),
+            each!("tollgate", leaky.try_admit(1).map(tollgate::Permit::cancel).is_ok()),
             each!("governor's check", theirs.check().is_ok()),
         ],
     );

@@ -4,17 +4,14 @@
 use super::trace::Trace;
 use std::time::Duration;
 use tollgate::Quota;
-use tollgate::policy::spec::{
-    FixedWindowRule, LeakyBucketRule, LegRule, LegSpec, PeakStep, PolicySpec, SemaphoreRule, SlidingLogRule,
-    SlidingWindowRule, TokenBucketRule, WarmupRule,
-};
+use tollgate_config::{LegKind, LegSpec, PolicySpec};
 
 /// The number of one leg.
 #[derive(Clone, Debug)]
 pub struct Knob {
     pub leg: usize,
     pub name: String,
-    rule: LegRule,
+    kind: LegKind,
     /// The step at which it binds no request any more.
     pub most: usize,
 }
@@ -41,7 +38,7 @@ pub fn knobs(spec: &PolicySpec, trace: &Trace) -> Vec<Knob> {
 
 impl Knob {
     fn of(leg: usize, spec: &LegSpec, trace: &Trace) -> Option<Self> {
-        if spec.shadow || spec.when.is_some() || spec.peak.is_some() {
+        if spec.shadow || spec.when.is_some() {
             return None;
         }
         let units: u64 = match &spec.per {
@@ -53,12 +50,12 @@ impl Knob {
             }
         };
         let units = units.max(1);
-        let most = match Number::of(&spec.rule)? {
+        let most = match Number::of(&spec.kind)? {
             // As much as there is in all, at one instant.
-            Number::Limit(limit) => match spec.rule.get::<SlidingLogRule>() {
-                Some(log) => log.entries.map_or(units, |entries| units.min(entries as u64)),
-                None if limit == u64::MAX => return None,
-                None => units,
+            Number::Limit(limit) => match &spec.kind {
+                LegKind::SlidingLog(log) => log.entries.map_or(units, |entries| units.min(entries as u64)),
+                _ if limit == u64::MAX => return None,
+                _ => units,
             },
             Number::Quota(quota) => {
                 if quota.is_unlimited() || quota.is_zero() {
@@ -68,15 +65,15 @@ impl Knob {
                 let by_burst = all.div_ceil(u128::from(quota.burst_size()).max(1));
                 // One that spaces and has no burst: a thousandth of a second for all.
                 let by_rate = u128::from(units) * (quota.period().as_nanos() / 1_000_000).max(1);
-                let bucket = spec.rule.get::<TokenBucketRule>();
-                let most = if bucket.is_some() { by_burst } else { by_rate };
+                let is_bucket = matches!(spec.kind, LegKind::TokenBucket(_));
+                let most = if is_bucket { by_burst } else { by_rate };
                 most.min(quota.period().as_nanos()) as u64
             }
         };
         let knob = |most| Self {
             leg,
             name: spec.name.clone(),
-            rule: spec.rule.clone(),
+            kind: spec.kind.clone(),
             most,
         };
         // Where the round number above is not allowed, the one below it is.
@@ -84,21 +81,16 @@ impl Knob {
         (0..=top).rev().map(knob).find(|knob| knob.at(knob.most).is_some())
     }
 
-    /// The rule with the number of this step, if that is allowed.
-    pub fn at(&self, step: usize) -> Option<LegRule> {
+    /// The kind with the number of this step, if that is allowed.
+    pub fn at(&self, step: usize) -> Option<LegKind> {
         let value = number(step);
-        let (quota, limit) = match Number::of(&self.rule)? {
-            Number::Limit(_) => (None, Some(value)),
-            Number::Quota(quota) => (Some(scaled(&quota, value)?), None),
+        let number = match Number::of(&self.kind)? {
+            Number::Limit(_) => Number::Limit(value),
+            Number::Quota(quota) => Number::Quota(scaled(&quota, value)?),
         };
-        let rule = self.rule.at(&PeakStep {
-            above: 0.0,
-            below: 0.0,
-            quota,
-            limit,
-        });
-        PolicySpec::new([LegSpec::new("one", rule.clone())]).check().ok()?;
-        Some(rule)
+        let kind = number.put_into(self.kind.clone())?;
+        PolicySpec::new([LegSpec::new("one", kind.clone())]).check().ok()?;
+        Some(kind)
     }
 }
 
@@ -116,44 +108,65 @@ fn scaled(quota: &Quota, count: u64) -> Option<Quota> {
     })
 }
 
-/// How a rule's number is written in a file: the key, and the value.
-pub fn written(rule: &LegRule) -> (&'static str, String) {
-    match Number::of(rule) {
+/// How a leg's number is written in a file: the key, and the value.
+pub fn written(kind: &LegKind) -> (&'static str, String) {
+    match Number::of(kind) {
         Some(Number::Limit(limit)) => ("limit", limit.to_string()),
         Some(Number::Quota(quota)) => ("quota", quota.to_string()),
         None => ("", String::new()),
     }
 }
 
-/// The number of a rule that may be turned.
+/// The number of a leg that may be turned.
 pub enum Number {
     Limit(u64),
     Quota(Quota),
 }
 
 impl Number {
-    pub fn of(rule: &LegRule) -> Option<Self> {
-        let limit = || {
-            let fixed = rule.get::<FixedWindowRule>().map(|rule| rule.limit);
-            let sliding = rule.get::<SlidingWindowRule>().map(|rule| rule.limit);
-            let log = rule.get::<SlidingLogRule>().map(|rule| rule.limit);
-            let permits = rule.get::<SemaphoreRule>().map(|rule| rule.limit as u64);
-            fixed.or(sliding).or(log).or(permits)
-        };
-        let quota = || {
-            let token = rule.get::<TokenBucketRule>().map(|rule| rule.quota);
-            let leaky = rule.get::<LeakyBucketRule>().map(|rule| rule.quota);
-            let warmup = rule.get::<WarmupRule>().map(|rule| rule.quota);
-            token.or(leaky).or(warmup)
-        };
-        limit().map(Self::Limit).or(quota().map(Self::Quota))
+    pub fn of(kind: &LegKind) -> Option<Self> {
+        Some(match kind {
+            LegKind::Semaphore(semaphore) => Self::Limit(semaphore.limit as u64),
+            LegKind::FixedWindow(window) => Self::Limit(window.limit),
+            LegKind::SlidingWindow(window) => Self::Limit(window.limit),
+            LegKind::SlidingLog(log) => Self::Limit(log.limit),
+            LegKind::TokenBucket(bucket) => Self::Quota(bucket.quota),
+            LegKind::LeakyBucket(bucket) => Self::Quota(bucket.quota),
+            LegKind::Warmup(warmup) => Self::Quota(warmup.quota),
+            _ => return None,
+        })
+    }
+
+    /// The same kind with this number, where it has one of the sort.
+    fn put_into(self, mut kind: LegKind) -> Option<LegKind> {
+        match (&mut kind, self) {
+            (LegKind::Semaphore(semaphore), Self::Limit(limit)) => semaphore.limit = usize::try_from(limit).ok()?,
+            (LegKind::FixedWindow(window), Self::Limit(limit)) => window.limit = limit,
+            (LegKind::SlidingWindow(window), Self::Limit(limit)) => window.limit = limit,
+            (LegKind::SlidingLog(log), Self::Limit(limit)) => log.limit = limit,
+            (LegKind::TokenBucket(bucket), Self::Quota(quota)) => bucket.quota = quota,
+            (LegKind::LeakyBucket(bucket), Self::Quota(quota)) => bucket.quota = quota,
+            (LegKind::Warmup(warmup), Self::Quota(quota)) => warmup.quota = quota,
+            _ => return None,
+        }
+        Some(kind)
     }
 }
 
 /// The length of a window.
-pub fn window(rule: &LegRule) -> Option<Duration> {
-    let fixed = rule.get::<FixedWindowRule>().map(|rule| rule.window);
-    let sliding = rule.get::<SlidingWindowRule>().map(|rule| rule.window);
-    let log = rule.get::<SlidingLogRule>().map(|rule| rule.window);
-    fixed.or(sliding).or(log)
+pub fn window(kind: &LegKind) -> Option<Duration> {
+    match kind {
+        LegKind::FixedWindow(window) => Some(window.window),
+        LegKind::SlidingWindow(window) => Some(window.window),
+        LegKind::SlidingLog(log) => Some(log.window),
+        _ => None,
+    }
+}
+
+/// The units that a rate or a window lets through a second.
+pub fn per_second(kind: &LegKind) -> Option<f64> {
+    match Number::of(kind)? {
+        Number::Limit(limit) => Some(limit as f64 / window(kind)?.as_secs_f64()),
+        Number::Quota(quota) => Some(quota.count() as f64 / quota.period().as_secs_f64()),
+    }
 }

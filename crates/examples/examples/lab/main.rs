@@ -53,9 +53,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use summary::Tried;
-use tollgate::policy::file::PolicyFileError;
-use tollgate::policy::spec::{KeyedSpec, PolicySetSpec, PolicySpec};
-use tollgate_resilience::policy::kinds;
+use tollgate_config::{ConfigError, KeyedSpec, PolicySetSpec, PolicySpec, load};
 use trace::Trace;
 
 /// Tries a policy file on real traffic, in virtual time.
@@ -125,11 +123,11 @@ fn main() -> ExitCode {
 
 /// Reads the file of one policy, or the policy of a service's file that is named.
 fn read(path: &Path, named: Option<&str>) -> Result<PolicySpec, LabError> {
-    let wrong = |error: PolicyFileError| LabError::new(error.to_string());
+    let wrong = |error: ConfigError| LabError::new(error.to_string());
     let Some(named) = named else {
-        return kinds().read::<PolicySpec>(path).map_err(wrong);
+        return load::<PolicySpec>(path).map_err(wrong);
     };
-    let set = kinds().read::<PolicySetSpec>(path).map_err(wrong)?;
+    let set = load::<PolicySetSpec>(path).map_err(wrong)?;
     let tier = |(map, tier): (&str, &str)| set.keyed.get(map)?.tiers.get(tier);
     let policy = set.policies.get(named).or_else(|| named.split_once('.').and_then(tier));
     policy.cloned().ok_or_else(|| {
@@ -198,12 +196,6 @@ fn run(args: &RunArgs) -> Result<bool, LabError> {
     if all().any(|leg| leg.when.is_some()) {
         notes.push(
             "Conditional legs count only while they apply, and are not drawn among the budgets and limits.".into(),
-        );
-    }
-    if all().any(|leg| leg.peak.is_some()) {
-        notes.push(
-            "A leg whose numbers depend on load is drawn at its own number, which applies below the lowest mark."
-                .into(),
         );
     }
     if let Some(aim) = aim {

@@ -5,18 +5,18 @@ use super::knob::{number, written};
 use super::page::Table;
 use super::search::{Aim, Proposal};
 use std::path::Path;
-use tollgate::policy::spec::PolicySpec;
+use tollgate_config::PolicySpec;
 
 /// One line per limit: as given, alone, and as proposed.
 pub fn table(found: &Proposal, given: &PolicySpec, aim: &Aim) -> Table {
     let row = |place: usize| {
         let knob = &found.knobs[place];
-        let alone = knob.at(found.alone[place]).map(|rule| written(&rule).1);
+        let alone = knob.at(found.alone[place]).map(|kind| written(&kind).1);
         vec![
             knob.name.clone(),
-            written(&given.legs[knob.leg].rule).1,
+            written(&given.legs[knob.leg].kind).1,
             alone.unwrap_or_default(),
-            written(&found.spec.legs[knob.leg].rule).1,
+            written(&found.spec.legs[knob.leg].kind).1,
         ]
     };
     Table {
@@ -53,7 +53,7 @@ pub fn edited(path: &Path, found: &Proposal) -> Result<Option<String>, LabError>
         .parse()
         .map_err(|error: toml_edit::TomlError| wrong(error.to_string()))?;
     for knob in &found.knobs {
-        let (key, value) = written(&found.spec.legs[knob.leg].rule);
+        let (key, value) = written(&found.spec.legs[knob.leg].kind);
         let number = value.parse::<i64>().map(toml_edit::Value::from);
         let mut value = number.unwrap_or_else(|_| value.into());
         let item = file

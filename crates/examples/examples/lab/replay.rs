@@ -8,10 +8,9 @@ use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use std::pin::pin;
 use std::time::Duration;
-use tollgate::policy::ReloadableLegs;
-use tollgate::policy::spec::PolicySpec;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Cost, Instant, MAX_COSTS, ManualClock, Outcome, Policy, Reason};
+use tollgate::{Ask, Cost, Instant, MAX_COSTS, ManualClock, Outcome, Reason};
+use tollgate_config::{PolicySpec, ReloadablePolicy};
 
 /// What came of a trace under a policy, one event per request, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,19 +126,21 @@ impl<'a> Bench<'a> {
         let (events, reasons) = events
             .map(|(event, request)| event.unwrap_or_else(|| given_up(request)))
             .unzip();
-        let status = policy.limiter().status();
-        let shadows = status.iter().filter(|leg| leg.shadow);
+        let legs = policy.limiter().legs();
+        let shadows = legs
+            .iter()
+            .filter_map(|leg| Some((leg.name.clone(), leg.shadow?.refused)));
         Ok(Some(Replay {
             events,
             reasons,
-            shadows: shadows.map(|leg| (leg.name.to_string(), leg.trial.refused)).collect(),
+            shadows: shadows.collect(),
         }))
     }
 
     /// One request, from its arrival to its end.
     async fn one(
         &self,
-        policy: &Policy<ReloadableLegs>,
+        policy: &ReloadablePolicy,
         clock: &ManualClock,
         index: usize,
         request: &Request,

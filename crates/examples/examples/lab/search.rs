@@ -16,7 +16,7 @@ use super::trace::Trace;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
-use tollgate::policy::spec::PolicySpec;
+use tollgate_config::PolicySpec;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -173,8 +173,8 @@ impl Search<'_> {
     fn at(&self, steps: &[usize]) -> PolicySpec {
         let mut spec = self.spec.clone();
         for (knob, &step) in self.knobs.iter().zip(steps) {
-            if let Some(rule) = knob.at(step) {
-                spec.legs[knob.leg].rule = rule;
+            if let Some(kind) = knob.at(step) {
+                spec.legs[knob.leg].kind = kind;
             }
         }
         spec

@@ -20,7 +20,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate::WorkerPool;
-use tollgate::policy::spec::{LegRule, PolicySpec};
+use tollgate_config::{LegKind, PolicySpec};
 
 /// What is served: a policy, a trace, and the numbers that sliders turn.
 struct Lab {
@@ -64,8 +64,8 @@ impl Lab {
             let Some(&(_, step)) = moved.iter().find(|(leg, _)| *leg == knob.leg) else {
                 continue;
             };
-            let rule = knob.at(step.min(knob.most));
-            spec.legs[knob.leg].rule = rule.ok_or_else(|| LabError::new(format!("`{}` cannot be that", knob.name)))?;
+            let kind = knob.at(step.min(knob.most));
+            spec.legs[knob.leg].kind = kind.ok_or_else(|| LabError::new(format!("`{}` cannot be that", knob.name)))?;
         }
         let start = Instant::now();
         let replay = Bench::new(&spec, &self.trace)?.run(&spec)?;
@@ -147,12 +147,12 @@ impl Lab {
                         form.sliders {
                             @for knob in &self.knobs {
                                 @let given = moved.iter().find(|(leg, _)| *leg == knob.leg).map(|(_, step)| *step);
-                                @let rule = given.and_then(|step| knob.at(step.min(knob.most)));
-                                @let rule = rule.as_ref().unwrap_or(&self.spec.legs[knob.leg].rule);
+                                @let kind = given.and_then(|step| knob.at(step.min(knob.most)));
+                                @let kind = kind.as_ref().unwrap_or(&self.spec.legs[knob.leg].kind);
                                 label for=(format!("leg-{}", knob.leg)) { (knob.name) }
                                 input type="range" id=(format!("leg-{}", knob.leg)) name=(knob.leg) min="0" max=(knob.most)
-                                    value=(given.unwrap_or_else(|| step_of(rule))) data-moved=[given.map(|_| "yes")];
-                                output for=(format!("leg-{}", knob.leg)) { (knob::written(rule).1) }
+                                    value=(given.unwrap_or_else(|| step_of(kind))) data-moved=[given.map(|_| "yes")];
+                                output for=(format!("leg-{}", knob.leg)) { (knob::written(kind).1) }
                             }
                         }
                         p.about { "Replays: " output id="replays" { "1" } }
@@ -166,9 +166,9 @@ impl Lab {
     }
 }
 
-/// The step of a rule's number, or the next one.
-fn step_of(rule: &LegRule) -> usize {
-    match Number::of(rule) {
+/// The step of a leg's number, or the next one.
+fn step_of(kind: &LegKind) -> usize {
+    match Number::of(kind) {
         Some(Number::Limit(limit)) => knob::step(limit),
         Some(Number::Quota(quota)) => knob::step(quota.count()),
         None => 0,

@@ -7,7 +7,7 @@ use super::page::{Page, Table, ticks};
 use super::replay::Replay;
 use super::trace::Trace;
 use std::time::Duration;
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+use tollgate_config::{LegKind, LegSpec, PolicySpec};
 
 /// The numbers of one run.
 pub struct Summary {
@@ -49,7 +49,7 @@ pub struct Tried {
 
 /// The legs as they are drawn.
 fn legs(spec: &PolicySpec, trace: &Trace) -> Vec<Leg> {
-    let kind = |rule: &LegRule, cost: Option<usize>| match (Number::of(rule), rule.per_second()) {
+    let kind = |kind: &LegKind, cost: Option<usize>| match (Number::of(kind), knob::per_second(kind)) {
         (Some(Number::Limit(limit)), None) => Kind::Slots { limit: limit as f64 },
         (Some(Number::Limit(_)), Some(per_second)) => Kind::Rate { per_second, cost },
         (Some(Number::Quota(quota)), Some(per_second)) if !quota.is_unlimited() && !quota.is_zero() => {
@@ -67,7 +67,7 @@ fn legs(spec: &PolicySpec, trace: &Trace) -> Vec<Leg> {
         kind: if leg.when.is_some() {
             Kind::Other
         } else {
-            kind(&leg.rule, column(&leg.per))
+            kind(&leg.kind, column(&leg.per))
         },
     };
     spec.legs.iter().map(leg).collect()
@@ -173,17 +173,13 @@ fn legs_table(tried: &[Tried]) -> Table {
 /// `sliding-window: 40 per 2s`, and what sets it apart.
 fn in_words(leg: &LegSpec) -> String {
     let per = |window| format!(" per {}", humantime::format_duration(window));
-    let window = knob::window(&leg.rule).map_or(String::new(), per);
-    let number = knob::written(&leg.rule).1;
+    let window = knob::window(&leg.kind).map_or(String::new(), per);
+    let number = knob::written(&leg.kind).1;
     let colon = if number.is_empty() { "" } else { ": " };
     let of = leg.per.as_ref().map_or(String::new(), |cost| format!(", of {cost}"));
-    let marks = [
-        (leg.shadow, ", in shadow"),
-        (leg.when.is_some(), ", linked"),
-        (leg.peak.is_some(), ", by load"),
-    ];
+    let marks = [(leg.shadow, ", in shadow"), (leg.when.is_some(), ", linked")];
     let marks: String = marks.iter().filter(|mark| mark.0).map(|mark| mark.1).collect();
-    format!("{}{colon}{number}{window}{of}{marks}", leg.rule.kind())
+    format!("{}{colon}{number}{window}{of}{marks}", leg.kind.name())
 }
 
 fn runs<'a>(tried: &'a [Tried], legs: &'a [Vec<Leg>]) -> Vec<Run<'a>> {

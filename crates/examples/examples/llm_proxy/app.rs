@@ -95,9 +95,9 @@ async fn read(State(app): State<App>, request: Request, next: Next) -> Response 
         return StatusCode::NOT_FOUND.into_response();
     }
     let estimate = prompt.prompt.len() as u64 / 4 + prompt.max_tokens;
-    parts.extensions.insert(app.limits.ask(&key, estimate));
-    let model = prompt.model.clone();
-    parts.extensions.insert(Caller { key, model });
+    parts.extensions.insert(Ask::one().cost(TOKENS, estimate));
+    let (is_paid, model) = (app.limits.is_paid(&key), prompt.model.clone());
+    parts.extensions.insert(Caller { key, model, is_paid });
     parts.extensions.insert(prompt);
     next.run(Request::from_parts(parts, Body::empty())).await
 }
@@ -126,23 +126,25 @@ async fn metrics(State(app): State<App>) -> String {
         let _ = writeln!(text, "proxy_{what}_total{{of=\"{of}\"}} {count}");
     }
     let limits = &app.limits;
-    let mut show = |status: tollgate::status::Status<'_>| {
-        let leg = status.leg;
-        let _ = match status.state {
+    let mut show = |leg: &str, state: Leg| {
+        let _ = match state {
             Leg::Permits { limit, in_use, .. } => writeln!(
                 text,
                 "proxy_in_use{{leg=\"{leg}\"}} {in_use}\nproxy_limit{{leg=\"{leg}\"}} {limit}"
             ),
             Leg::Breaker { state, .. } => {
                 let is_open = u8::from(state != tollgate_resilience::BreakerState::Closed);
-                writeln!(text, "proxy_open{{leg=\"upstream\"}} {is_open}")
+                writeln!(text, "proxy_open{{leg=\"{leg}\"}} {is_open}")
             }
             _ => Ok(()),
         };
     };
-    limits.server.visit_status(&mut show);
-    limits.breaker.visit_status(&mut show);
-    limits.models.values().for_each(|model| model.visit_status(&mut show));
+    limits.server.describe(&mut |leg| show("server", leg.state));
+    limits.breaker.describe(&mut |leg| show("upstream", leg.state));
+    for (name, model) in &limits.models {
+        // What both classes have in flight is shown for each.
+        model.class(0).describe(&mut |leg| show(name, leg.state));
+    }
     let _ = writeln!(text, "proxy_keys {}", limits.keys.len());
     text
 }
@@ -158,7 +160,7 @@ where
     type Error = <HttpRefusals as Respond<B, E>>::Error;
 
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<http::Response<B>, Self::Error> {
-        self.1.count("refused", &refused.rejection.leg);
+        self.1.count("refused", refused.refusal.leg());
         self.0.refused(refused)
     }
 

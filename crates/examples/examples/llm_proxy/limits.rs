@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tollgate::policy::reload::Applied;
-use tollgate::policy::source::{FileSource, Look};
-use tollgate::policy::spec::{KeyTier, PolicySetSpec, SemaphoreRule};
-use tollgate::policy::{KeyedPolicies, PolicySet};
-use tollgate::{Ask, BoxLimiter, Clock, Cost, Keyed, LimiterExt, Order, Policy, Semaphore};
+use tollgate::policy::Partitions;
+use tollgate::{BoxLimiter, Clock, Cost, Keyed, LimiterExt, Policy, Semaphore};
+use tollgate_config::{FileSource, KeyTier, KeyedPolicies, LegKind, PolicySet, PolicySetSpec};
 use tollgate_resilience::{CircuitBreaker, OpenTime};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -21,19 +19,23 @@ const CALLERS: usize = 100_000;
 const MAX_WAIT: Duration = Duration::from_secs(5);
 const MAX_QUEUE: usize = 50;
 
+/// The part of a model's slots that free keys may fill. The rest is for paid ones.
+const FREE: f64 = 0.75;
+
 /// Whose limits apply to a request: of a model that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) key: String,
     pub(crate) model: String,
+    pub(crate) is_paid: bool,
 }
 
 pub(crate) struct Limits {
     /// What the whole proxy has in flight. A drain lowers it to nothing.
     pub(crate) server: Arc<Semaphore>,
     pub(crate) breaker: Arc<CircuitBreaker>,
-    /// By the named policies of the file. They serve paid keys before free ones.
-    pub(crate) models: BTreeMap<String, Arc<Semaphore>>,
+    /// By the named policies of the file: paid keys find a slot where free ones wait.
+    pub(crate) models: BTreeMap<String, Arc<Partitions>>,
     /// Requests and tokens per minute, and tokens per day, of each key: by its tier in the file.
     pub(crate) keys: Arc<KeyedPolicies>,
     /// All of them, for each key and model.
@@ -49,7 +51,7 @@ impl Limits {
         let (spec, source) = FileSource::<PolicySetSpec>::open(file)?;
         let set = spec.build(clock)?;
         let keys = set.keyed("key")?;
-        let server = Arc::new(Semaphore::builder(1_000).name("server").build()?);
+        let server = Arc::new(Semaphore::new(1_000));
         let breaker = CircuitBreaker::builder()
             .count_window(20)
             .minimum_calls(10)
@@ -61,22 +63,18 @@ impl Limits {
         let breaker = Arc::new(breaker);
         let mut models = BTreeMap::new();
         for (name, permits) in permits(&spec) {
-            let by_class = Order::Priority {
-                classes: 2,
-                patience: 8,
-            };
-            let model = Semaphore::builder(permits).name(name.as_str()).order(by_class);
-            models.insert(name.clone(), Arc::new(model.build()?));
+            models.insert(name.clone(), Arc::new(Partitions::levels(permits, &[1.0, FREE])?));
         }
         let callers = {
             let (server, breaker) = (Arc::clone(&server), Arc::clone(&breaker));
             let (keys, models, clock) = (Arc::clone(&keys), models.clone(), clock.clone());
             Keyed::try_new(CALLERS, move |caller: &Caller| {
+                let model = models[&caller.model].class(usize::from(!caller.is_paid));
                 let all = Policy::builder()
-                    .limit(Arc::clone(&server))
+                    .limit(Arc::clone(&server).named("server"))
                     .limit(Arc::clone(&breaker).named("upstream"))
                     .limit(keys.get(&caller.key)?)
-                    .limit(Arc::clone(&models[&caller.model]));
+                    .limit(Arc::clone(model).named(&caller.model));
                 let all = all.boxed().max_wait(MAX_WAIT).max_queue(MAX_QUEUE).on(&clock);
                 Ok(all.build().expect("each leg stands once, on one clock"))
             })
@@ -93,29 +91,25 @@ impl Limits {
         }))
     }
 
-    /// One request of `tokens`, in the class of the key.
-    pub(crate) fn ask(&self, key: &str, tokens: u64) -> Ask {
+    /// Is the key of the paid tier?
+    pub(crate) fn is_paid(&self, key: &str) -> bool {
         let spec = Arc::clone(&lock(&self.spec));
         let tier = spec.keyed.get("key").and_then(|keyed| keyed.keys.get(key));
-        let is_paid = matches!(tier, Some(KeyTier::Named(tier)) if tier == "paid");
-        Ask::one().cost(TOKENS, tokens).class(u8::from(!is_paid))
+        matches!(tier, Some(KeyTier::Named(tier)) if tier == "paid")
     }
 
-    /// Looks at the file. A version is put in force as a whole at its second look, for live keys as well; one that is wrong leaves the
-    /// last in force. Returns a line of what has changed.
+    /// Looks at the file. A version is put in force as a whole, for live keys as well; one that is wrong leaves the last in force. Returns a
+    /// line of what has changed.
     pub(crate) fn reload(&self) -> Result<Option<String>, Failure> {
         let look = lock(&self.source).look();
-        let Look::Version(spec) = look else { return Ok(None) };
+        let Some(spec) = look else { return Ok(None) };
         let spec = spec?;
-        let applied = self.set.apply(spec.clone())?;
+        let changes = self.set.apply(spec.clone())?;
         for (name, permits) in permits(&spec) {
             self.models.get(name).inspect(|model| model.set_limit(permits));
         }
         *lock(&self.spec) = Arc::new(spec);
-        Ok(match applied {
-            Applied::Now(changes) => Some(changes.to_string()),
-            _ => None,
-        })
+        Ok(Some(changes.to_string()))
     }
 }
 
@@ -125,8 +119,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The models of a file, and how many requests each serves at once.
 fn permits(spec: &PolicySetSpec) -> impl Iterator<Item = (&String, usize)> {
-    spec.policies.iter().filter_map(|(name, policy)| {
-        let leg = policy.legs.first()?;
-        Some((name, leg.rule.get::<SemaphoreRule>()?.limit))
-    })
+    spec.policies
+        .iter()
+        .filter_map(|(name, policy)| match &policy.legs.first()?.kind {
+            LegKind::Semaphore(semaphore) => Some((name, semaphore.limit)),
+            _ => None,
+        })
 }

@@ -1,5 +1,5 @@
 //! A proxy in front of language models, with the limits that such a service has, in one admission: requests and tokens per minute
-//! and a daily budget of tokens for each key, a concurrency for each model where paid keys go before free ones, and a circuit
+//! and a daily budget of tokens for each key, a concurrency for each model of which a part is kept for paid keys, and a circuit
 //! breaker around the upstream. The limits come from a file, which may change while it runs. A signal drains it.
 //!
 //! The limits are in `limits.rs`. `by_hand.rs` has the same limits by governor, tokio's semaphore, tower and recloser;

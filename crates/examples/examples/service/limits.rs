@@ -6,11 +6,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tollgate::policy::Named;
-use tollgate::policy::reload::ReloadableLegs;
-use tollgate::policy::spec::PolicySpec;
-use tollgate::status::{State, Status};
-use tollgate::{Clock, Keyed, Limiter, LimiterExt, Policy, Quota, Semaphore, TokenBucket, WorkerPool};
+use tollgate::status::{Description, State};
+use tollgate::{Clock, Keyed, Leg, Limiter, LimiterExt, Quota, Semaphore, TokenBucket, WorkerPool};
+use tollgate_config::{PolicySpec, ReloadablePolicy};
 use tollgate_http::{Refused, Respond, WaitingRoom};
 use tollgate_resilience::Adaptive;
 use tollgate_resilience::adaptive::Vegas;
@@ -32,14 +30,14 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) struct Limits {
     /// Level one: the rate of each client.
-    pub(crate) clients: Arc<Keyed<IpAddr, Named<TokenBucket>>>,
+    pub(crate) clients: Arc<Keyed<IpAddr, Leg<TokenBucket>>>,
     /// Level two: how much the core does at once; from a file.
-    pub(crate) core: Policy<ReloadableLegs>,
+    pub(crate) core: ReloadablePolicy,
     /// Gives clients that the core refuses a retry time, which is honoured: one for each known client.
     pub(crate) room: Arc<WaitingRoom>,
     /// Level three: whether, and how often, the downstream is asked.
     pub(crate) breaker: Arc<CircuitBreaker>,
-    pub(crate) adaptive: Arc<Named<Adaptive>>,
+    pub(crate) adaptive: Arc<Leg<Adaptive>>,
     /// Connections to the database.
     pub(crate) connections: Arc<Semaphore>,
     /// Background jobs.
@@ -79,7 +77,7 @@ impl Limits {
             room: Arc::new(WaitingRoom::new(CLIENTS, COME_BACK)?.share(SHARE)?),
             breaker: Arc::new(breaker),
             adaptive: Arc::new(adaptive.named("downstream")),
-            connections: Arc::new(Semaphore::builder(CONNECTIONS).name("database").build()?),
+            connections: Arc::new(Semaphore::new(CONNECTIONS)),
             jobs: WorkerPool::builder().workers(1).max_queue(JOBS).build()?,
             counts: Arc::default(),
         })
@@ -88,8 +86,8 @@ impl Limits {
     /// How many requests the core may have in flight.
     pub(crate) fn core_limit(&self) -> u64 {
         let mut limit = 0;
-        self.core.visit_status(&mut |status| {
-            if let ("core", State::Permits { limit: permits, .. }) = (status.leg, status.state) {
+        self.core.describe(&mut |leg| {
+            if let ("core", State::Permits { limit: permits, .. }) = (leg.leg, leg.state) {
                 limit = permits;
             }
         });
@@ -99,23 +97,23 @@ impl Limits {
     /// Everything that the page shows.
     pub(crate) fn snapshot(&self) -> Value {
         let mut legs = Vec::new();
-        let mut show = |status: Status<'_>| {
-            legs.push(match status.state {
+        let mut show = |leg: Description<'_>| {
+            legs.push(match leg.state {
                 State::Permits { limit, in_use, waiting } => json!({
-                    "leg": status.leg, "kind": status.kind, "limit": limit, "in_use": in_use, "waiting": waiting,
+                    "leg": leg.leg, "kind": leg.kind, "limit": limit, "in_use": in_use, "waiting": waiting,
                 }),
                 State::Breaker { state, open_for } => json!({
-                    "leg": status.leg, "kind": status.kind, "state": format!("{state:?}"),
+                    "leg": leg.leg, "kind": leg.kind, "state": format!("{state:?}"),
                     "open_for": open_for.map(|time| time.as_secs_f64()),
                 }),
                 State::Queue { waiting } => json!({ "leg": "queue", "kind": "queue", "waiting": waiting }),
-                _ => json!({ "leg": status.leg, "kind": status.kind }),
+                _ => json!({ "leg": leg.leg, "kind": leg.kind }),
             });
         };
-        self.core.visit_status(&mut show);
-        self.connections.visit_status(&mut show);
-        self.adaptive.visit_status(&mut show);
-        self.breaker.visit_status(&mut show);
+        self.core.describe(&mut show);
+        self.connections.describe(&mut |leg| show(leg.named("database")));
+        self.adaptive.describe(&mut show);
+        self.breaker.describe(&mut show);
         let (jobs, room) = (self.jobs.stats(), self.room.stats());
         json!({
             "served": self.counts.served.load(Ordering::Relaxed),
@@ -156,7 +154,7 @@ impl<B, E, R: Respond<B, E>> Respond<B, E> for Counted<R> {
 
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<http::Response<B>, R::Error> {
         let mut counts = self.1.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry(refused.rejection.leg.clone()).or_default() += 1;
+        *counts.entry(refused.refusal.leg().into()).or_default() += 1;
         drop(counts);
         self.0.refused(refused)
     }

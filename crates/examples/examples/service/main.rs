@@ -34,9 +34,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tollgate::policy::file::Format;
-use tollgate::policy::source::FileSource;
-use tollgate::policy::spec::PolicySpec;
+use tollgate_config::{FileSource, Format, PolicySpec, Reload};
 
 /// Serves behind limits, and shows how they stand.
 #[derive(Parser)]
@@ -69,13 +67,13 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// The policy of the core, and where its next versions come from: the file that was named, or none.
-fn read_policy(path: Option<PathBuf>) -> Result<(PolicySpec, Option<FileSource>), Failure> {
+fn read_policy(path: Option<PathBuf>) -> Result<(PolicySpec, Option<FileSource<PolicySpec>>), Failure> {
     Ok(match path {
         Some(path) => {
             let (spec, source) = FileSource::open(path)?;
             (spec, Some(source))
         }
-        None => (PolicySpec::parse(include_str!("policy.toml"), Format::Toml)?, None),
+        None => (tollgate_config::parse(include_str!("policy.toml"), Format::Toml)?, None),
     })
 }
 
@@ -90,7 +88,7 @@ async fn run(args: Args) -> Result<bool, Failure> {
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
     if let Some(source) = source {
         // A mistake is told with its line and column, and the version before stays in force.
-        let core = limits.core.clone();
+        let (core, source) = (limits.core.clone(), source.watch()?);
         tokio::spawn(async move { core.follow(source, |event| println!("policy: {event}")).await });
     }
     println!("http://{address}/limits");

@@ -15,7 +15,7 @@ fn lab(arguments: &[&str]) -> Run {
     path.pop();
     path.set_file_name("examples");
     path.push(format!("lab{}", std::env::consts::EXE_SUFFIX));
-    assert!(path.exists(), "build the examples first, with the feature policy-file");
+    assert!(path.exists(), "build the examples first");
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(path)
         .current_dir(crate::root())
@@ -445,9 +445,8 @@ fn a_plan_that_denies_more_than_it_may_fails() {
 #[test]
 fn a_log_that_a_policy_wrote_can_be_planned_on() {
     use std::time::Duration;
-    use tollgate::policy::file::Format;
-    use tollgate::policy::spec::PolicySpec;
     use tollgate::{Ask, Cost, LimiterExt, ManualClock, Outcome};
+    use tollgate_config::{Format, PolicySpec, parse};
     use tollgate_observe::record::AdmissionLog;
 
     const OLD: &str = "max_queue = 0\n[[leg]]\nname = \"slots\"\nkind = \"semaphore\"\nlimit = 2\n\
@@ -455,7 +454,7 @@ fn a_log_that_a_policy_wrote_can_be_planned_on() {
     let clock = ManualClock::new();
     let tokens = Cost::new("tokens");
     let log = AdmissionLog::new(1_000, &[tokens]);
-    let gate = log.record(PolicySpec::parse(OLD, Format::Toml).unwrap().build(&clock).unwrap());
+    let gate = log.record(parse::<PolicySpec>(OLD, Format::Toml).unwrap().build(&clock).unwrap());
     for _ in 0..20 {
         let ask = Ask::one().cost(tokens, 5);
         let held = [gate.try_admit(ask).unwrap(), gate.try_admit(ask).unwrap()];

@@ -377,7 +377,7 @@ async fn a_forged_field_from_elsewhere_does_not_choose_the_key() {
 #[tokio::test]
 async fn a_limiter_without_a_quota_is_not_stated() {
     let budget = tollgate_resilience::shed::RetryBudget::new(0.1, 3).unwrap();
-    budget.visit_status(&mut |status| assert!(matches!(status.state, State::Budget { limit: 3, .. })));
+    budget.describe(&mut |leg| assert!(matches!(leg.state, State::Budget { limit: 3, .. })));
     assert!(budget.try_admit(Ask::one()).is_ok());
     let all = HttpRefusals::new().rate_limit_fields_of(|_| true).legacy_fields();
     let app = hello().layer(LimitLayer::new(Arc::new(budget)).respond(all));

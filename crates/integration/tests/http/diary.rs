@@ -1,7 +1,7 @@
 //! A limiter that keeps a diary.
 
 use std::sync::Mutex;
-use tollgate::{Demand, Limiter, Outcome, ReadyAt, Refusal, time};
+use tollgate::{Demand, Description, Limiter, Outcome, Refusal};
 
 /// Admits everything, and keeps what it is told.
 #[derive(Debug, Default)]
@@ -19,16 +19,17 @@ impl Diary {
 
 impl Limiter for Diary {
     type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+    fn try_reserve(&self, _: &Demand<'_>) -> Result<(), Refusal> {
         Ok(())
     }
-    fn cancel(&self, (): (), _: &time::ClockReading) {}
-    fn finish(&self, (): (), outcome: Outcome, _: &time::ClockReading) {
+    fn cancel(&self, (): ()) {}
+    fn finish(&self, (): (), outcome: Outcome) {
         self.0.lock().unwrap().push(outcome);
     }
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        Ok(())
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        visit(Description::new("diary"));
+    }
 }

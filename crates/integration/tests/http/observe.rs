@@ -48,7 +48,7 @@ fn keys_are_never_labels() {
             let for_all = clock.clone();
             let keyed = tollgate::Keyed::new(10, move |key: &String| {
                 let bucket = TokenBucket::new(Quota::per_second(1).burst(1));
-                bucket.on(&for_all).named(name(key))
+                bucket.on(&for_all).named(name(key).to_owned())
             });
             let key = |head: &RequestParts<'_>| head.uri().path().strip_prefix("/keys/").map(str::to_owned);
             let mut layer = LimitLayer::keyed(Arc::new(keyed), key).observed("clients");

@@ -10,8 +10,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
-use tollgate::policy::Per;
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, TokenBucket};
+use tollgate::{Ask, Cost, Leg, LimiterExt, ManualClock, Policy, Quota, TokenBucket};
 use tollgate_http::{Charge, ChargeError, LimitLayer, RequestParts};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
@@ -19,7 +18,7 @@ const TOKENS: Cost = Cost::new("tokens");
 const BYTES: Cost = Cost::new("bytes");
 
 /// A bucket of 1,000 units, which does not refill, and the same as a limit of `cost`.
-fn bucket(cost: Cost, clock: &ManualClock) -> (Arc<TokenBucket>, Arc<Per<Arc<TokenBucket>>>) {
+fn bucket(cost: Cost, clock: &ManualClock) -> (Arc<TokenBucket>, Arc<Leg<Arc<TokenBucket>>>) {
     let bucket = Arc::new(TokenBucket::new(Quota::per_hour(1).burst(1_000)).on(clock));
     (Arc::clone(&bucket), Arc::new(bucket.per(cost)))
 }

@@ -68,7 +68,7 @@ async fn a_ready_service_holds_nothing_and_a_response_holds_its_permit() {
     assert_eq!(gate.in_use(), 1);
     let refused = other.call(get()).await.unwrap_err();
     assert!(
-        matches!(&refused, LimitError::Refused(r) if r.reason == Reason::Saturated),
+        matches!(&refused, LimitError::Refused(r) if r.reason() == Reason::Saturated),
         "{refused:?}"
     );
     drop(response);
@@ -228,9 +228,9 @@ fn requests_wait_in_the_queue_of_a_policy() {
         let (a, b, c, d) = futures::join!(ask(), ask(), ask(), ask());
         assert!(a.is_ok() && b.is_ok() && c.is_ok());
         let refused = d.unwrap_err();
-        let refused = refused.rejection().unwrap();
-        assert_eq!((refused.reason, &*refused.leg), (Reason::TimedOut, "rate"));
-        assert_eq!(refused.retry_after, Some(Duration::from_millis(300)));
+        let refused = refused.refusal().unwrap();
+        assert_eq!((refused.reason(), refused.leg()), (Reason::TimedOut, "rate"));
+        assert_eq!(refused.retry_after(), Some(Duration::from_millis(300)));
         assert_eq!(clock.elapsed(), Duration::from_millis(200));
         assert_eq!(policy.waiting(), 0);
     });
@@ -250,7 +250,7 @@ fn requests_wait_in_the_class_that_the_layer_reads_from_them() {
         .unwrap();
     policy.try_admit(1).unwrap().forget();
     let layer = LimitLayer::waiting(policy)
-        .cost(|parts: &RequestParts<'_>| Ask::one().class(u8::from(!parts.headers().contains_key("paid"))));
+        .cost(|parts: &RequestParts<'_>| Ask::one().class(u64::from(!parts.headers().contains_key("paid"))));
     clock.run(async {
         let service = layer.layer(answers(200));
         let ask = async |request: Request<()>| {
@@ -391,9 +391,9 @@ async fn requests_are_priced_keyed_and_exempted_by_their_heads() {
         Ask::one().cost(BYTES, bytes.unwrap_or(0))
     })
     .exempt(|head: &RequestParts<'_>| head.uri().path() == "/health")
-    .refuse_with(|rejection| {
+    .refuse_with(|refusal| {
         let mut response = Response::new(Empty::new());
-        *response.status_mut() = tollgate_http::status_of(rejection.reason);
+        *response.status_mut() = tollgate_http::status_of(refusal.reason());
         response
     });
     let service = layer.layer(answers(200));

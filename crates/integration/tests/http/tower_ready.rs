@@ -47,7 +47,7 @@ async fn each_call_makes_the_service_inside_ready_and_holds_a_permit_meanwhile()
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     assert_eq!(gate.in_use(), 2, "admitted, and waiting for the service");
     let refused = call(&mut service).await.unwrap_err();
-    assert!(matches!(refused, LimitError::Refused(ref r) if r.reason == Reason::Saturated));
+    assert!(matches!(refused, LimitError::Refused(ref r) if r.reason() == Reason::Saturated));
 
     handle.allow(1);
     assert!(poll(&mut first).is_pending());
@@ -80,7 +80,7 @@ async fn an_open_circuit_refuses_although_the_service_is_busy() {
     let Poll::Ready(Err(LimitError::Refused(refused))) = poll(&mut call(&mut service)) else {
         panic!("it need not ask the service");
     };
-    assert_eq!(refused.reason, Reason::CircuitOpen);
+    assert_eq!(refused.reason(), Reason::CircuitOpen);
 }
 
 /// Given a service with one place, and a request that waits in the line of its policy, then another user has the place.

@@ -11,10 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tollgate::policy::ReloadableLegs;
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::time::Sleep;
-use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Rejection};
+use tollgate::{BoxLimiter, LimiterExt, ManualClock, Policy, Quota, Reason, Refusal, Semaphore, TokenBucket};
 use tollgate_http::{LimitError, LimitLayer, RequestParts, WaitingRoom};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
@@ -25,12 +23,13 @@ const MS: Duration = Duration::from_millis(1);
 const WORK: Duration = Duration::from_millis(25);
 
 type Answer = Response<Empty<&'static [u8]>>;
-type Core = Policy<ReloadableLegs>;
+type Core = Policy<BoxLimiter>;
 
 /// A core of `permits` permits behind a queue, a waiting room, and how many are inside.
 struct Rig {
     clock: ManualClock,
     core: Core,
+    slots: Arc<Semaphore>,
     room: Arc<WaitingRoom>,
     service: BoxCloneSyncService<Request<()>, Answer, LimitError<Infallible>>,
     inside: Arc<AtomicU64>,
@@ -39,19 +38,23 @@ struct Rig {
     looks: Arc<AtomicUsize>,
 }
 
-fn spec(limit: u64) -> PolicySpec {
-    let mut spec = PolicySpec::new([LegSpec::new("core", LegRule::semaphore(limit as usize))]);
-    (spec.max_wait, spec.max_queue) = (Some(100 * MS), Some(16));
-    spec
-}
-
 fn rig(limit: u64, room: WaitingRoom) -> Rig {
-    rig_of(spec(limit), room)
+    rig_of(limit, None, room)
 }
 
-fn rig_of(spec: PolicySpec, room: WaitingRoom) -> Rig {
+/// With a rate before the core, if there is one.
+fn rig_of(limit: u64, rate: Option<Quota>, room: WaitingRoom) -> Rig {
     let clock = ManualClock::new();
-    let core = spec.build(&clock).unwrap();
+    let slots = Arc::new(Semaphore::new(limit as usize));
+    let (builder, named) = (Policy::builder(), Arc::clone(&slots).named("core"));
+    let legs = match rate {
+        None => builder.limit(named).boxed(),
+        Some(rate) => builder
+            .limit(TokenBucket::new(rate).on(&clock).named("rate"))
+            .limit(named)
+            .boxed(),
+    };
+    let core = legs.on(&clock).max_wait(100 * MS).max_queue(16).build().unwrap();
     let room = Arc::new(room.on(&clock));
     let [inside, most] = [0, 0].map(|count| Arc::new(AtomicU64::new(count)));
     let looks = Arc::new(AtomicUsize::new(0));
@@ -81,6 +84,7 @@ fn rig_of(spec: PolicySpec, room: WaitingRoom) -> Rig {
         service: BoxCloneSyncService::new(service),
         clock,
         core,
+        slots,
         room,
         inside,
         most,
@@ -89,7 +93,7 @@ fn rig_of(spec: PolicySpec, room: WaitingRoom) -> Rig {
 }
 
 impl Rig {
-    fn ask(&self, client: Option<u64>) -> impl Future<Output = Result<(), Rejection>> + use<> {
+    fn ask(&self, client: Option<u64>) -> impl Future<Output = Result<(), Refusal>> + use<> {
         let mut request = Request::new(());
         request
             .headers_mut()
@@ -98,7 +102,7 @@ impl Rig {
         async move {
             match answer.await {
                 Ok(_) => Ok(()),
-                Err(LimitError::Refused(rejection)) => Err(rejection),
+                Err(LimitError::Refused(refusal)) => Err(refusal),
                 Err(LimitError::Inner(never)) => match never {},
             }
         }
@@ -110,7 +114,7 @@ impl Rig {
 
     /// Asks, and comes back once when it was told, in whole seconds as `Retry-After` has it. None when it was admitted at
     /// first.
-    async fn obey(&self, client: u64, late: Duration) -> Option<Result<(), Rejection>> {
+    async fn obey(&self, client: u64, late: Duration) -> Option<Result<(), Refusal>> {
         let refused = self.ask(Some(client)).await.err()?;
         self.sleep(told(&refused) + late).await;
         Some(self.ask(Some(client)).await)
@@ -138,12 +142,12 @@ impl Rig {
     }
 }
 
-fn count(ends: &mut (u64, u64), end: Result<(), Rejection>) {
+fn count(ends: &mut (u64, u64), end: Result<(), Refusal>) {
     *if end.is_ok() { &mut ends.0 } else { &mut ends.1 } += 1;
 }
 
-fn told(rejection: &Rejection) -> Duration {
-    let exact = rejection.retry_after.expect("an appointment");
+fn told(refusal: &Refusal) -> Duration {
+    let exact = refusal.retry_after().expect("an appointment");
     Duration::from_secs(exact.as_nanos().div_ceil(SECOND.as_nanos()) as u64).max(SECOND)
 }
 
@@ -162,9 +166,7 @@ fn a_thousand_obey(room: WaitingRoom, late: Duration) -> Rig {
             let all = futures::future::join_all((0..1_000).map(|client| rig.obey(client, late))).await;
             over.set(true);
             let came_back: Vec<_> = all.into_iter().flatten().collect();
-            missed
-                .borrow_mut()
-                .extend(came_back.iter().filter_map(|end| end.clone().err()));
+            missed.borrow_mut().extend(came_back.iter().filter_map(|end| end.err()));
             came_back.len()
         };
         futures::join!(rig.press(50, 480, &over), obedient)
@@ -212,7 +214,7 @@ fn a_lower_limit_breaks_no_promise() {
             let all = futures::future::join_all((0..340).map(|client| rig.obey(client, Duration::ZERO)));
             let lowering = async {
                 rig.sleep(2 * SECOND).await;
-                rig.core.apply(spec(2)).unwrap();
+                rig.slots.set_limit(2);
                 rig.sleep(WORK).await;
                 rig.most.store(0, Ordering::SeqCst);
             };
@@ -238,10 +240,10 @@ fn no_client_collects_places() {
     let rig = rig(1, of_rate(10_000, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
-        assert_eq!(rig.ask(Some(1)).await.unwrap_err().retry_after, Some(Duration::ZERO));
+        assert_eq!(rig.ask(Some(1)).await.unwrap_err().retry_after(), Some(Duration::ZERO));
         let all = futures::future::join_all((0..100).map(|_| rig.ask(Some(7)))).await;
         for end in all {
-            let wait = end.unwrap_err().retry_after.unwrap();
+            let wait = end.unwrap_err().retry_after().unwrap();
             assert!(
                 [SECOND, 900 * MS].contains(&wait),
                 "{wait:?}, at once or after the line: one instant"
@@ -257,7 +259,7 @@ fn no_client_collects_places() {
         rig.sleep(2 * SECOND).await;
         let mut mine = pin!(rig.ask(Some(7)));
         assert!(futures::poll!(&mut mine).is_pending());
-        assert_eq!(rig.ask(Some(7)).await.unwrap_err().reason, Reason::TimedOut);
+        assert_eq!(rig.ask(Some(7)).await.unwrap_err().reason(), Reason::TimedOut);
         assert!(
             futures::poll!(&mut mine).is_pending(),
             "in the lane for longer than others wait"
@@ -274,7 +276,7 @@ fn a_client_that_leaves_loses_only_its_own_place() {
         let busy = rig.core.try_admit(1).unwrap();
         for client in 0..3 {
             let refused = rig.ask(Some(client)).await.unwrap_err();
-            assert!(refused.retry_after.unwrap() <= client as u32 * SECOND);
+            assert!(refused.retry_after().unwrap() <= client as u32 * SECOND);
         }
         rig.sleep(2 * SECOND).await;
         let mut gone = Box::pin(rig.ask(Some(0)));
@@ -302,7 +304,7 @@ fn a_broken_promise_is_counted_and_made_anew() {
         rig.sleep(told(&first)).await;
         let before = rig.clock.elapsed();
         let second = rig.ask(Some(7)).await.unwrap_err();
-        assert_eq!((second.reason, &*second.leg), (Reason::TimedOut, "core"));
+        assert_eq!((second.reason(), second.leg()), (Reason::TimedOut, "core"));
         assert_eq!(rig.clock.elapsed() - before, 2 * SECOND, "the grace, and no longer");
         assert_eq!((rig.room.stats().broken, rig.room.len()), (1, 1));
         drop(busy);
@@ -323,7 +325,7 @@ fn a_service_that_is_never_full_looks_at_nothing() {
         assert_eq!(rig.looks.load(Ordering::Relaxed), 0);
         let _busy = rig.core.try_admit(4).unwrap();
         let refused = rig.ask(None).await.unwrap_err();
-        assert_eq!((refused.reason, refused.retry_after), (Reason::TimedOut, None));
+        assert_eq!((refused.reason(), refused.retry_after()), (Reason::TimedOut, None));
         assert!(rig.room.is_empty());
     });
 }
@@ -335,7 +337,7 @@ fn a_full_room_says_when_those_before_have_come() {
     rig.clock.run(async {
         let _busy = rig.core.try_admit(1).unwrap();
         let all = futures::future::join_all((0..4).map(|client| rig.ask(Some(client)))).await;
-        let waits = all.into_iter().map(|end| end.unwrap_err().retry_after.unwrap());
+        let waits = all.into_iter().map(|end| end.unwrap_err().retry_after().unwrap());
         assert_eq!(waits.collect::<Vec<_>>(), [0, 1, 1, 1].map(|seconds| seconds * SECOND));
         assert_eq!((rig.room.len(), rig.room.stats().full), (2, 2));
     });
@@ -348,11 +350,14 @@ fn a_request_that_waits_across_its_instant_keeps_its_place() {
     let rig = rig(1, of_rate(10, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
-        assert_eq!(rig.ask(Some(1)).await.unwrap_err().retry_after, Some(Duration::ZERO));
-        assert_eq!(rig.ask(Some(7)).await.unwrap_err().retry_after, Some(900 * MS));
+        assert_eq!(rig.ask(Some(1)).await.unwrap_err().retry_after(), Some(Duration::ZERO));
+        assert_eq!(rig.ask(Some(7)).await.unwrap_err().retry_after(), Some(900 * MS));
         rig.sleep(850 * MS).await;
         let again = rig.ask(Some(7)).await.unwrap_err();
-        assert_eq!((again.retry_after, rig.room.stats().booked), (Some(Duration::ZERO), 2));
+        assert_eq!(
+            (again.retry_after(), rig.room.stats().booked),
+            (Some(Duration::ZERO), 2)
+        );
         drop(busy);
         rig.sleep(told(&again)).await;
         assert_eq!(rig.ask(Some(7)).await, Ok(()));
@@ -364,15 +369,12 @@ fn a_request_that_waits_across_its_instant_keeps_its_place() {
 /// is, which was told so.
 #[test]
 fn a_place_is_not_over_before_a_rate_lets_in() {
-    let mut slow = spec(4);
-    slow.legs
-        .insert(0, LegSpec::new("rate", LegRule::token_bucket(Quota::per_minute(1))));
-    let rig = rig_of(slow, of_rate(100, 1));
+    let rig = rig_of(4, Some(Quota::per_minute(1)), of_rate(100, 1));
     rig.clock.run(async {
         assert_eq!(rig.ask(Some(1)).await, Ok(()));
         let refused = rig.ask(Some(2)).await.unwrap_err();
-        assert_eq!((refused.reason, &*refused.leg), (Reason::TimedOut, "rate"));
-        let wait = refused.retry_after.unwrap();
+        assert_eq!((refused.reason(), refused.leg()), (Reason::TimedOut, "rate"));
+        let wait = refused.retry_after().unwrap();
         assert!(wait > 59 * SECOND, "{wait:?}");
         rig.sleep(wait).await;
         assert_eq!(rig.ask(Some(2)).await, Ok(()));
@@ -392,7 +394,7 @@ fn no_more_stand_in_the_lane_than_there_are_places() {
             rig.sleep(start).await;
             let [one, other] = clients.map(|client| rig.obey(client, Duration::ZERO));
             let (one, other) = futures::join!(one, other);
-            [one, other].map(|end| end.expect("refused at first").map_err(|refused| refused.reason))
+            [one, other].map(|end| end.expect("refused at first").map_err(|refused| refused.reason()))
         };
         let (first, second, ()) = futures::join!(wave([0, 1], Duration::ZERO), wave([2, 3], 1_500 * MS), async {
             rig.sleep(3 * SECOND).await;
@@ -411,6 +413,6 @@ fn no_places_are_no_promises() {
     rig.clock.run(async {
         let _busy = rig.core.try_admit(1).unwrap();
         let refused = rig.ask(Some(1)).await.unwrap_err();
-        assert_eq!((refused.reason, refused.retry_after), (Reason::TimedOut, None));
+        assert_eq!((refused.reason(), refused.retry_after()), (Reason::TimedOut, None));
     });
 }

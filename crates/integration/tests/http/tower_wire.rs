@@ -172,9 +172,7 @@ async fn a_server_and_a_client_of_tonic_are_limited() {
     let (server, client) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(2)));
     let layer = LimitLayer::new(Arc::clone(&server))
         .classify(GrpcCodes)
-        .refuse_with(|rejection| {
-            tonic::Status::resource_exhausted(rejection.to_string()).into_http::<tonic::body::Body>()
-        });
+        .refuse_with(|refusal| tonic::Status::resource_exhausted(refusal.to_string()).into_http::<tonic::body::Body>());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Backend, Key, KeyLeg, Remote, RemoteError, Rule, Step, StoreError};
+use tollgate::remote::{Backend, Key, KeyLeg, KeyedLimits, Remote, RemoteError, RemoteLeg, Rule, Step, StoreError};
 use tollgate_stores::{ConnectOptions, Redis};
 
 /// How long a server that was just started, or was given a slot, is waited for.
@@ -235,11 +235,10 @@ async fn rights_are_tried_out_on_each_server() {
 /// Given keys of two levels, then one step decides on both: they lie in one slot, by the name of all of them.
 #[tokio::test]
 async fn levels_lie_in_one_slot() {
-    use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
     let cluster = Cluster::start().await;
     let level = |limit| {
-        let leg = LegSpec::new("requests", LegRule::sliding_window(limit, LONG));
-        KeyedSpec::new(10, "all", PolicySpec::new([leg]))
+        let leg = RemoteLeg::window("requests", limit, LONG);
+        KeyedLimits::new(10, "all", [leg])
     };
     for at in 0..3 {
         let name = cluster.key_at(at);

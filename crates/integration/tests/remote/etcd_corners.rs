@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
-use tollgate::policy::source::PolicySource;
-use tollgate::policy::spec::PolicySpec;
 use tollgate::remote::{Backend, Key, Remote, Rule};
+use tollgate_config::{PolicySpec, Source};
 use tollgate_stores::Etcd;
 
 const RULE: Rule = Rule::Permits { limit: 8 };

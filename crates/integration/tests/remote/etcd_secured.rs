@@ -157,8 +157,7 @@ async fn a_token_that_the_server_has_forgotten_is_asked_for_anew() {
 
 #[tokio::test]
 async fn a_policy_is_followed_with_read_access_to_its_key() {
-    use tollgate::policy::source::PolicySource;
-    use tollgate::policy::spec::PolicySpec;
+    use tollgate_config::{PolicySpec, Source};
     let (_server, address) = guarded().await;
     let put = |limit| {
         let text = format!("[[leg]]\nname = \"calls\"\nkind = \"semaphore\"\nlimit = {limit}\n");

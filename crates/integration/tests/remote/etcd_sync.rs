@@ -338,8 +338,7 @@ mod pushed {
     use super::{Proxy, at, base64, key, proxied, said, sleep};
     use crate::rig::proxy::Mode;
     use std::time::Duration;
-    use tollgate::policy::source::{PolicySource, SourceError};
-    use tollgate::policy::spec::{PolicySpec, SemaphoreRule};
+    use tollgate_config::{LegKind, PolicySpec, Source, SourceError};
     use tollgate_stores::EtcdPolicy;
 
     fn text(limit: usize) -> String {
@@ -347,7 +346,10 @@ mod pushed {
     }
 
     fn limit(spec: &PolicySpec) -> usize {
-        spec.legs[0].rule.get::<SemaphoreRule>().unwrap().limit
+        match &spec.legs[0].kind {
+            LegKind::Semaphore(semaphore) => semaphore.limit,
+            other => panic!("{other:?}"),
+        }
     }
 
     async fn put(key: &str, value: &str) {

@@ -10,9 +10,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use tollgate::policy::spec::{KeyTier, KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::{
-    Backend, Key, Lost, OwnedRemotePermit, Remote, RemoteError, RemoteKey, RemoteKeyPermit, RemoteKeyed,
+    Backend, Key, KeyedLimits, Lost, OwnedRemotePermit, Remote, RemoteError, RemoteKey, RemoteKeyPermit, RemoteKeyed,
+    RemoteLeg,
 };
 use tollgate::status::State;
 use tollgate::{Ask, Cost, Quota, Reason};
@@ -96,10 +96,10 @@ impl<B: Backend + Clone> Semaphore for RemoteGate<B> {
 
     fn tenants(&self) -> Option<RemoteTenants<B>> {
         let name = Key::new(format!("{}-tenants", self.name)).expect("a name");
-        let mut spec = KeyedSpec::new(TENANTS.len(), "none", policy(&TENANTS[0]));
-        let own = |tenant: &Tenant| (tenant.name.into(), KeyTier::Own(policy(tenant)));
-        spec.keys = TENANTS.iter().map(own).collect();
-        let builder = Remote::keyed(name, spec).ttl(self.ttl).timeout(TIMEOUT).retry(RETRY);
+        let none = KeyedLimits::new(TENANTS.len(), "none", legs(&TENANTS[0]));
+        let own = |limits: KeyedLimits, tenant: &Tenant| limits.key_with(tenant.name, legs(tenant));
+        let limits = TENANTS.iter().fold(none, own);
+        let builder = Remote::keyed(name, limits).ttl(self.ttl).timeout(TIMEOUT).retry(RETRY);
         match builder.unavailable_after(UNAVAILABLE_AFTER).build(self.store.clone()) {
             Err(RemoteError::Unsupported { .. }) => None,
             built => {
@@ -138,21 +138,22 @@ impl<B: Backend> Held for RemoteHeld<B> {
 }
 
 /// Four legs, of which three count calls or tokens by time.
-fn policy(tenant: &Tenant) -> PolicySpec {
-    let mut legs = vec![LegSpec::new(PERMITS_LEG, LegRule::semaphore(PERMITS as usize)).per(SLOTS.name())];
+fn legs(tenant: &Tenant) -> Vec<RemoteLeg> {
+    let mut legs = vec![RemoteLeg::permits(PERMITS_LEG, PERMITS).per(SLOTS)];
     for leg in LEGS {
-        let rule = match tenant.bound(leg) {
-            Bound::Rate { per_second, burst } => LegRule::token_bucket(Quota::per_second(per_second).burst(burst)),
-            Bound::Window { limit, length } => LegRule::sliding_window(limit, length),
+        let counted = match tenant.bound(leg) {
+            Bound::Rate { per_second, burst } => {
+                RemoteLeg::rate(leg.name(), Quota::per_second(per_second).burst(burst))
+            }
+            Bound::Window { limit, length } => RemoteLeg::window(leg.name(), limit, length),
         };
-        let spec = LegSpec::new(leg.name(), rule);
         legs.push(if leg.counts_tokens() {
-            spec.per(TOKENS.name())
+            counted.per(TOKENS)
         } else {
-            spec
+            counted
         });
     }
-    PolicySpec::new(legs)
+    legs
 }
 
 /// Tenants, and the task of their driver.

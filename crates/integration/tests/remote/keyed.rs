@@ -11,9 +11,10 @@ use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::model::KeyLegs;
-use tollgate::remote::{Backend, Correction, KeyLease, KeyLeg, LegUnits, Remote, Reserved, Rule, Session, Step};
+use tollgate::remote::{
+    Backend, Correction, KeyLease, KeyLeg, KeyedLimits, LegUnits, Remote, RemoteLeg, Reserved, Rule, Session, Step,
+};
 use tollgate::{Ask, Cost, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -301,12 +302,12 @@ async fn permits_of_keys_survive_what_a_server_forgets() {
     assert!(step(1, &[]).await.lost);
 }
 
-fn spec(requests: &str) -> KeyedSpec {
+fn spec(requests: &str) -> KeyedLimits {
     let legs = [
-        LegSpec::new("requests", LegRule::token_bucket(requests.parse().expect("a quota"))),
-        LegSpec::new("tokens", LegRule::sliding_window(1_000, 60 * SECOND)).per("tokens"),
+        RemoteLeg::rate("requests", requests.parse().expect("a quota")),
+        RemoteLeg::window("tokens", 1_000, 60 * SECOND).per(TOKENS),
     ];
-    KeyedSpec::new(1_000, "all", PolicySpec::new(legs))
+    KeyedLimits::new(1_000, "all", legs)
 }
 
 /// Given processes that ask for the same keys over a line that loses replies, then no key gives more than it has, and what was not used is
@@ -364,12 +365,12 @@ async fn processes_share_keys_over_a_line_that_loses_replies<P: Place>() {
 /// or for a renewal, would take a second each time.
 async fn permits_of_a_key_are_passed_on_at_once<P: Place>() {
     let name = key();
-    let policy = PolicySpec::new([
-        LegSpec::new("requests", LegRule::token_bucket("1000/s".parse().expect("a quota"))),
-        LegSpec::new("in-flight", LegRule::semaphore(2)),
-    ]);
+    let policy = [
+        RemoteLeg::rate("requests", "1000/s".parse().expect("a quota")),
+        RemoteLeg::permits("in-flight", 2),
+    ];
     let process = || {
-        let spec = KeyedSpec::new(10, "all", policy.clone());
+        let spec = KeyedLimits::new(10, "all", policy.clone());
         let builder = Remote::keyed(name.clone(), spec).ttl(3 * SECOND);
         let keyed = builder.spawn(P::store()).expect("a limiter");
         keyed.get("acme").expect("a key")

@@ -4,8 +4,7 @@ use crate::postgres::{raw, schema, url};
 use crate::store::key;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{Key, OnUnavailable, Remote, RemoteKeyed, StoreError};
+use tollgate::remote::{Key, KeyedLimits, OnUnavailable, Remote, RemoteKeyed, RemoteLeg, StoreError};
 use tollgate::{Quota, Reason};
 use tollgate_stores::Postgres;
 
@@ -20,8 +19,8 @@ fn client(schema: &str, name: &str) -> Postgres {
 
 /// A burst of five calls for each key.
 fn keyed(store: Postgres, name: &Key, on_unavailable: OnUnavailable) -> RemoteKeyed<Postgres> {
-    let calls = LegSpec::new("calls", LegRule::token_bucket("5/h burst 5".parse().unwrap()));
-    let spec = KeyedSpec::new(100, "all", PolicySpec::new([calls]));
+    let calls = RemoteLeg::rate("calls", "5/h burst 5".parse().unwrap());
+    let spec = KeyedLimits::new(100, "all", [calls]);
     let keyed = Remote::keyed(name.clone(), spec).on_unavailable(on_unavailable);
     keyed.spawn(store).unwrap()
 }

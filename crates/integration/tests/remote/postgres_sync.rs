@@ -13,8 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{Backend, Key, KeyLeg, Remote, Rule, Session, StoreError};
+use tollgate::remote::{Backend, Key, KeyLeg, KeyedLimits, Remote, RemoteLeg, Rule, Session, StoreError};
 
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
@@ -227,9 +226,9 @@ async fn a_client_behind_a_pooler_keeps_nothing_at_its_connection() {
         drop(held);
     });
     drop(waited.expect("it asks again"));
-    let policy = PolicySpec::new([LegSpec::new("in-flight", LegRule::semaphore(1))]);
+    let policy = [RemoteLeg::permits("in-flight", 1)];
     let keyed = || {
-        let builder = Remote::keyed(key.clone(), KeyedSpec::new(10, "all", policy.clone())).ttl(LONG);
+        let builder = Remote::keyed(key.clone(), KeyedLimits::new(10, "all", policy.clone())).ttl(LONG);
         builder.spawn(connect()).unwrap().get("acme").unwrap()
     };
     let (one, other) = (keyed(), keyed());

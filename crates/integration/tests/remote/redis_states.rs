@@ -6,8 +6,7 @@ use crate::rig::server::Server;
 use crate::store::{at, key, own};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{Backend, KeyLeg, OnUnavailable, Remote, Rule, Step, StoreError};
+use tollgate::remote::{Backend, KeyLeg, KeyedLimits, OnUnavailable, Remote, RemoteLeg, Rule, Step, StoreError};
 use tollgate::{Quota, Reason};
 use tollgate_stores::Redis;
 
@@ -97,8 +96,8 @@ async fn a_value_of_another_type_stops_its_own_key() {
         let name = key();
         let put = format!("redis.call('LPUSH', 'tollgate:{{{name}:other}}:legs:state', 'a list')");
         eval(&server, &put).unwrap();
-        let calls = LegSpec::new("calls", LegRule::token_bucket("5/h burst 5".parse().unwrap()));
-        let spec = KeyedSpec::new(100, "all", PolicySpec::new([calls]));
+        let calls = RemoteLeg::rate("calls", "5/h burst 5".parse().unwrap());
+        let spec = KeyedLimits::new(100, "all", [calls]);
         let limits = Remote::keyed(name, spec).on_unavailable(choice);
         let limits = limits.unavailable_after(SECOND / 2).spawn(store.clone()).unwrap();
         let (other, good) = (limits.get("other").unwrap(), limits.get("good").unwrap());

@@ -48,6 +48,10 @@ impl Client {
             fallback: _,
             fallback_at: _,
             edition: _,
+            // No model has policies.
+            places: _,
+            // Of no effect on what is done here.
+            has_changed_limit: _,
             // Only above all others of their kind.
             sessions: _,
             next_key: _,

@@ -2,7 +2,6 @@
 
 use crate::{budgets, counts};
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -40,8 +39,7 @@ fn beside_a_panicking_waker(account: &Account, act: impl FnOnce(Meter)) {
     let mut waiting = pin!(policy.admit(Ask::one().cost(OUTPUT, 1)));
     let waker = Waker::from(Arc::new(Panics));
     assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let acted = catch_unwind(AssertUnwindSafe(|| act(meter)));
-    assert!(acted.is_err(), "the panic of the waker goes on");
+    act(meter);
     // The waiter has been admitted, and holds one unit until it is dropped.
     assert_eq!(counts(account)[1].1 % 10, 1, "{:?}", counts(account));
 }
@@ -84,7 +82,7 @@ fn a_waker_that_panics_keeps_no_wake_up_from_another_level() {
     let waker = Waker::from(Arc::new(Panics));
     assert!(one.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     assert!(two.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(held))).is_err());
+    drop(held);
     assert_eq!(counts(&bob)[1], (0, 1), "it has been admitted");
     drop(full);
 }

@@ -12,6 +12,7 @@ mod published;
 mod restart;
 #[cfg(feature = "shared")]
 mod shared;
+mod waiting;
 
 use tollgate::ManualClock;
 use tollgate_budget::{Account, Budgets, Rule};

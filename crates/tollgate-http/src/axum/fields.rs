@@ -4,7 +4,7 @@
 use http::{HeaderName, HeaderValue};
 use sfv::{Integer, KeyRef, ListSerializer, StringRef};
 use std::time::Duration;
-use tollgate::status::{State, Status};
+use tollgate::status::{Description, State};
 
 /// The name of the field for policies.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -94,15 +94,15 @@ impl QuotaPolicy {
 
     /// The policy of a leg, if the field can express it. A window of less than a second is written per second. Fractions of a
     /// second are rounded so that the field never promises more than the leg admits.
-    pub fn of(status: &Status<'_>) -> Option<Self> {
-        match status.state {
-            State::Permits { limit, .. } => Some(Self::new(status.leg, limit).unit(QuotaUnit::ConcurrentRequests)),
+    pub fn of(leg: &Description<'_>) -> Option<Self> {
+        match leg.state {
+            State::Permits { limit, .. } => Some(Self::new(leg.leg, limit).unit(QuotaUnit::ConcurrentRequests)),
             State::Rate { limit, window, .. } if window < Duration::from_secs(1) => {
                 let window = window.as_nanos().max(1);
                 let per_second = u128::from(limit) * 1_000_000_000 / window;
-                Some(Self::new(status.leg, u64::try_from(per_second).unwrap_or(u64::MAX)).window(1))
+                Some(Self::new(leg.leg, u64::try_from(per_second).unwrap_or(u64::MAX)).window(1))
             }
-            State::Rate { limit, window, .. } => Some(Self::new(status.leg, limit).window(seconds(window))),
+            State::Rate { limit, window, .. } => Some(Self::new(leg.leg, limit).window(seconds(window))),
             _ => None,
         }
     }
@@ -172,26 +172,26 @@ impl ServiceLimit {
     ///
     /// The window of a bucket is the remaining quota divided by the rate, rounded up: a client that spends evenly meets the rate. That of
     /// a window ends when all of its units are back. If nothing is left, it is the time until one unit is.
-    pub fn of(status: &Status<'_>) -> Option<Self> {
-        match status.state {
-            State::Permits { limit, in_use, .. } => Some(Self::new(status.leg, limit.saturating_sub(in_use))),
+    pub fn of(leg: &Description<'_>) -> Option<Self> {
+        match leg.state {
+            State::Permits { limit, in_use, .. } => Some(Self::new(leg.leg, limit.saturating_sub(in_use))),
             State::Rate {
                 available: 0,
                 next: Some(next),
                 ..
-            } => Some(Self::new(status.leg, 0).window(seconds(next))),
-            State::Rate { available: 0, .. } => Some(Self::new(status.leg, 0)),
+            } => Some(Self::new(leg.leg, 0).window(seconds(next))),
+            State::Rate { available: 0, .. } => Some(Self::new(leg.leg, 0)),
             State::Rate {
                 available,
                 reset: Some(reset),
                 ..
-            } => Some(Self::new(status.leg, available).window(seconds(reset))),
+            } => Some(Self::new(leg.leg, available).window(seconds(reset))),
             State::Rate {
                 limit,
                 window,
                 available,
                 ..
-            } => Some(Self::new(status.leg, available).window(seconds(scaled(window, available, limit)).max(1))),
+            } => Some(Self::new(leg.leg, available).window(seconds(scaled(window, available, limit)).max(1))),
             _ => None,
         }
     }

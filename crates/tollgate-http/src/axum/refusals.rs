@@ -7,8 +7,8 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::json;
 use std::time::Duration;
-use tollgate::status::{State, Status};
-use tollgate::{Limiter, Reason, Rejection};
+use tollgate::status::{Description, State};
+use tollgate::{Limiter, Reason, Refusal};
 
 /// Answers a refusal with its status ([`Refused::status`]), `Retry-After`, and problem details
 /// (RFC 9457): for [`LimitLayer::respond`](crate::LimitLayer::respond).
@@ -16,7 +16,7 @@ use tollgate::{Limiter, Reason, Rejection};
 /// `Retry-After` is in seconds, rounded up. If the limiter knows the instant, a request at that instant is admitted, unless
 /// others were admitted meanwhile. If the instant is unknown (all permits are in use), it is the estimate
 /// [`retry_unknown`](Self::retry_unknown), unless a [waiting room](crate::LimitLayer::waiting_room) gives the client an
-/// appointment. A refusal that no instant ends ([`Rejection::retryable`] is false) has none.
+/// appointment. A refusal that no instant ends ([`Refusal::is_retryable`] is false) has none.
 ///
 /// By default 429 says that a rate was exceeded, and 503 that the service is busy (no permit is free, a circuit is open, a queue
 /// is full); [`status_of`](crate::status_of) lists the others. Clients of APIs of language models often expect 429 for both:
@@ -51,7 +51,7 @@ use tollgate::{Limiter, Reason, Rejection};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRefusals {
-    advertise: Option<fn(&Status<'_>) -> bool>,
+    advertise: Option<fn(&Description<'_>) -> bool>,
     legacy: bool,
     unknown: Duration,
     status: Option<fn(Reason) -> Option<StatusCode>>,
@@ -122,12 +122,12 @@ impl HttpRefusals {
     /// clients share, use [`rate_limit_fields_of`](Self::rate_limit_fields_of).
     #[must_use]
     pub const fn rate_limit_fields(self) -> Self {
-        self.rate_limit_fields_of(|status| matches!(status.state, State::Rate { .. }))
+        self.rate_limit_fields_of(|leg| matches!(leg.state, State::Rate { .. }))
     }
 
     /// Adds the same fields for each leg that `advertised` selects: rates, and semaphores as `concurrent-requests`.
     #[must_use]
-    pub const fn rate_limit_fields_of(mut self, advertised: fn(&Status<'_>) -> bool) -> Self {
+    pub const fn rate_limit_fields_of(mut self, advertised: fn(&Description<'_>) -> bool) -> Self {
         self.advertise = Some(advertised);
         self
     }
@@ -141,14 +141,14 @@ impl HttpRefusals {
     }
 
     /// The seconds after which to ask again; `None` if that does not help.
-    fn retry_after(&self, rejection: &Rejection) -> Option<u64> {
-        let time = match (rejection.retry_after, rejection.reason) {
+    fn retry_after(&self, refusal: &Refusal) -> Option<u64> {
+        let time = match (refusal.retry_after(), refusal.reason()) {
             // Not before the instant of another leg, and not before a permit is released.
             (Some(known), Reason::Saturated) => known.max(self.unknown),
             (Some(known), _) => known,
             (None, _) => self.unknown,
         };
-        rejection.retryable.then(|| seconds(time).max(1))
+        refusal.is_retryable().then(|| seconds(time).max(1))
     }
 
     /// Writes the state of the advertised legs, and makes `Retry-After` consistent with it, also a `Retry-After` of an inner
@@ -161,20 +161,20 @@ impl HttpRefusals {
         let (mut policies, mut limits) = (Vec::new(), Vec::<ServiceLimit>::new());
         let mut least: Option<Legacy> = None;
         let mut latest = stated.unwrap_or(0);
-        limiter.visit_status(&mut |status| {
-            let Some(left) = ServiceLimit::of(&status) else {
+        limiter.describe(&mut |leg| {
+            let Some(left) = ServiceLimit::of(&leg) else {
                 return;
             };
-            let shown = self.advertise.is_some_and(|advertised| advertised(&status));
+            let shown = self.advertise.is_some_and(|advertised| advertised(&leg));
             // The next request may not ask a leg that counts another cost.
-            if left.available() == 0 && (shown || status.cost.is_none()) {
+            if left.available() == 0 && (shown || leg.cost.is_none()) {
                 latest = latest.max(left.seconds().unwrap_or(0));
             }
             if !shown {
                 return;
             }
-            policies.extend(QuotaPolicy::of(&status));
-            if let State::Rate { limit, .. } = status.state {
+            policies.extend(QuotaPolicy::of(&leg));
+            if let State::Rate { limit, .. } = leg.state {
                 let other = Legacy::new(limit, &left);
                 least = Some(least.map_or(other, |least| least.tighter(other)));
             }
@@ -204,8 +204,8 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The problem details, with a type of the RateLimit draft if one fits the `usual` status; `status` is the one of the response.
-fn problem(rejection: &Rejection, usual: StatusCode, status: StatusCode) -> serde_json::Value {
-    let (kind, title) = match (usual, rejection.reason) {
+fn problem(refusal: &Refusal, usual: StatusCode, status: StatusCode) -> serde_json::Value {
+    let (kind, title) = match (usual, refusal.reason()) {
         (StatusCode::TOO_MANY_REQUESTS, _) => (
             QUOTA_EXCEEDED,
             "Request cannot be satisfied as assigned quota has been exceeded",
@@ -220,10 +220,10 @@ fn problem(rejection: &Rejection, usual: StatusCode, status: StatusCode) -> serd
         "type": kind,
         "title": title,
         "status": status.as_u16(),
-        "detail": rejection.to_string(),
+        "detail": refusal.to_string(),
     });
     if kind != "about:blank" {
-        problem["violated-policies"] = json!([rejection.leg]);
+        problem["violated-policies"] = json!([refusal.leg()]);
     }
     problem
 }
@@ -233,14 +233,14 @@ impl<B: From<String>, E> Respond<B, E> for HttpRefusals {
 
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, E> {
         let usual = refused.status();
-        let chosen = self.status.and_then(|status| status(refused.rejection.reason));
+        let chosen = self.status.and_then(|status| status(refused.refusal.reason()));
         let status = chosen.unwrap_or(usual);
-        let body = problem(&refused.rejection, usual, status).to_string();
+        let body = problem(&refused.refusal, usual, status).to_string();
         let mut response = Response::new(B::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        let retry = self.retry_after(&refused.rejection);
+        let retry = self.retry_after(&refused.refusal);
         headers.extend(retry.map(|seconds| (RETRY_AFTER, seconds.into())));
         if let Some(limiter) = &refused.limiter {
             self.advertise(headers, limiter);

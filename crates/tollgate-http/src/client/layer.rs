@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tollgate::{And, Ask, Clock, Limiter, LimiterExt, Permit, Policy};
+use tollgate::{Ask, Clock, Limiter, Permit, Policy};
 use tollgate_resilience::upstream::{Call, Upstream};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -76,10 +76,10 @@ pub struct UpstreamLayer<L: Limiter + 'static, D = Standard, P = OneCall, C = Cl
     cap: Duration,
 }
 
-impl<L: Limiter + 'static> UpstreamLayer<And<Arc<Upstream>, L>> {
+impl<L: Limiter + 'static> UpstreamLayer<(Arc<Upstream>, L)> {
     /// Admits by `upstream` and `limiter`, in whose queue requests wait without a bound.
     pub fn new(upstream: Arc<Upstream>, limiter: L) -> Self {
-        let policy = Policy::new(Arc::clone(&upstream).and(limiter));
+        let policy = Policy::new((Arc::clone(&upstream), limiter));
         Self::of_policy(upstream, policy)
     }
 }
@@ -335,10 +335,7 @@ impl<L: Limiter + 'static, D: Dialect, P: CostFn, C> UpstreamLayer<L, D, P, C> {
         loop {
             let permit = match deadline.left(policy.clock()) {
                 None => policy.admit_owned(ask).await,
-                Some(left) => match policy.admit_timeout(ask, left).await {
-                    Ok(permit) => Ok(permit.into_owned()),
-                    Err(refusal) => Err(refusal.to_rejection()),
-                },
+                Some(left) => policy.admit_timeout(ask, left).await.map(Permit::into_owned),
             };
             let permit = permit.map_err(LimitError::Refused)?;
             if let Err(error) = poll_fn(&mut poll_ready).await {

@@ -90,6 +90,6 @@ where
 fn flat(error: LimitError<Error>) -> Error {
     match error {
         LimitError::Inner(error) => error,
-        LimitError::Refused(rejection) => Error::middleware(LimitError::<std::convert::Infallible>::Refused(rejection)),
+        LimitError::Refused(refusal) => Error::middleware(LimitError::<std::convert::Infallible>::Refused(refusal)),
     }
 }

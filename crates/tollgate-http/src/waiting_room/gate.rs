@@ -1,7 +1,7 @@
 //! A policy whose refused clients get a retry time, which is honoured.
 
 use super::room::WaitingRoom;
-use crate::gate::{Admission, CostFn, ExtractKey, Gate, OneCall, QueueGate, reject};
+use crate::gate::{Admission, CostFn, ExtractKey, Gate, OneCall, QueueGate, refused_now};
 use crate::layer::LimitLayer;
 use crate::refused::Refused;
 use crate::request_parts::RequestParts;
@@ -55,7 +55,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
     /// let ask = || Request::builder().header("x-client", "ada").body(()).unwrap();
     /// let busy = core.try_admit(16).unwrap();
     /// let refused = service.clone().oneshot(ask()).await.unwrap_err();
-    /// assert_eq!(refused.rejection().unwrap().retry_after, Some(Duration::ZERO), "the first place is for now");
+    /// assert_eq!(refused.refusal().unwrap().retry_after(), Some(Duration::ZERO), "the first place is for now");
     /// drop(busy);
     /// assert!(service.oneshot(ask()).await.is_ok());
     /// assert_eq!(room.stats().redeemed, 1);
@@ -98,7 +98,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
 /// }));
 /// let _held = service.clone().oneshot(Request::get("/a").body(())?).await?;
 /// let refused = service.oneshot(Request::get("/b").body(())?).await.unwrap_err();
-/// assert!(refused.rejection().is_some_and(|rejection| rejection.retry_after.is_some()));
+/// assert!(refused.refusal().is_some_and(|refusal| refusal.retry_after().is_some()));
 /// assert_eq!(room.len(), 1, "an appointment");
 /// # Ok(())
 /// # }
@@ -171,12 +171,12 @@ where
                     room.note_served();
                     Ok(permit.into_policy())
                 }
-                Err(rejection) => {
-                    if lacks_capacity(rejection.reason) {
+                Err(refusal) => {
+                    if lacks_capacity(refusal.reason()) {
                         room.note_broken();
                     }
-                    let rejection = reject(&policy, &ask, rejection);
-                    Err(with_appointment(&room, Some(&key), Refused::by(policy, rejection)))
+                    let refusal = refused_now(&policy, &ask, refusal);
+                    Err(with_appointment(&room, Some(&key), Refused::by(policy, refusal)))
                 }
             }
         };
@@ -193,20 +193,20 @@ fn lacks_capacity(reason: Reason) -> bool {
 /// The refusal with the instant of an appointment, which is not earlier than the instant that a leg knows.
 #[cold]
 fn with_appointment<K: Hash, L: Limiter>(room: &WaitingRoom, key: Option<&K>, mut refused: Refused<L>) -> Refused<L> {
-    let rejection = &mut refused.rejection;
-    if let (Some(key), true) = (key, rejection.retryable && lacks_capacity(rejection.reason)) {
-        let known = rejection.retry_after.unwrap_or_default();
+    let refusal = refused.refusal;
+    if let (Some(key), true) = (key, refusal.is_retryable() && lacks_capacity(refusal.reason())) {
+        let known = refusal.retry_after().unwrap_or_default();
         let wait = match room.book_from(key, known) {
             Ok(wait) => wait,
             // The room has no places.
             Err(full) if full.retry_after().is_zero() => return refused,
             Err(full) => full.retry_after(),
         };
-        rejection.retry_after = rejection.retry_after.max(Some(wait));
+        let appointed = refusal.with_wait(room.wait(known.max(wait)));
         // `Saturated` means that no instant is known, and now one is.
-        rejection.reason = match rejection.reason {
-            Reason::Saturated => Reason::QueueFull,
-            reason => reason,
+        refused.refusal = match refusal.reason() {
+            Reason::Saturated => appointed.with_reason(Reason::QueueFull),
+            _ => appointed,
         };
     }
     refused

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tollgate::{Clock, Quota};
+use tollgate::{Clock, Quota, Wait};
 
 /// Gives each refused client an appointment: an instant to come back at, and a place that is kept for it from then on.
 ///
@@ -367,6 +367,12 @@ impl WaitingRoom {
             u64::try_from(apart).unwrap_or(u64::MAX)
         });
         of_share.map_or(stated, |apart| apart.min(stated))
+    }
+
+    /// The wait of a client that comes back in `time`.
+    pub(super) fn wait(&self, time: Duration) -> Wait {
+        let now = self.clock.now();
+        Wait::until(&self.clock, now, self.clock.after(now, time))
     }
 
     /// Nanoseconds since the clock's origin.

@@ -1,18 +1,17 @@
 //! A limiter whose requests are recorded.
 
 use super::log::{AdmissionLog, Number};
+use crate::clock_of;
 use std::fmt;
-use tollgate::bridge::{both, permit_of};
-use tollgate::status::Status;
-use tollgate::sync::WaitQueue;
-use tollgate::{
-    Ask, Clock, ClockReading, Demand, Limiter, Outcome, Permit, Policy, ReadyAt, Refusal, Rejection, Settlement,
-};
+use std::sync::Weak;
+use tollgate::bridge::both;
+use tollgate::sync::{Place, Watch};
+use tollgate::{Ask, Clock, Demand, Description, Limiter, Outcome, Permit, Policy, Refusal, Settlement};
 
 /// A limiter or a policy with an [`AdmissionLog`]. Made by [`AdmissionLog::record`].
 ///
 /// A request is one call of a verb: a [`try_admit`](tollgate::LimiterExt::try_admit), or an [`admit`](Self::admit) with its wait. A
-/// reservation that is dropped before it starts is none. A permit that is forgotten is recorded as one that ended then.
+/// permit that is [cancelled](Permit::cancel) is none. A permit that is forgotten is recorded as one that ended then.
 ///
 /// # Memory ordering
 /// That of the limiter inside.
@@ -36,14 +35,14 @@ pub struct Recorded<L> {
 
 impl<L: Limiter> Recorded<L> {
     pub(super) fn new(limiter: L, log: AdmissionLog) -> Self {
-        let clock = limiter.clock().cloned().unwrap_or_default();
+        let clock = clock_of(&limiter).unwrap_or_default();
         Self { limiter, log, clock }
     }
 
     /// Measures by `clock` if the limiter has no clock of its own.
     #[must_use]
     pub fn on(mut self, clock: &Clock) -> Self {
-        if self.limiter.clock().is_none() {
+        if clock_of(&self.limiter).is_none() {
             self.clock = clock.clone();
         }
         self
@@ -67,7 +66,7 @@ impl<L: Limiter + 'static> Recorded<Policy<L>> {
     ///
     /// # Cancel safety
     /// As [`Policy::admit`]; a dropped future is recorded as [cancelled](AdmissionLog::CANCELLED).
-    pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
+    pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Refusal> {
         let ask = ask.into();
         let wait = RecordedWait {
             gate: self,
@@ -79,13 +78,13 @@ impl<L: Limiter + 'static> Recorded<Policy<L>> {
                 if let Some(number) = number {
                     self.log.admitted(number, &self.clock, self.clock.now());
                 }
-                Ok(permit_of(self.clone(), permit, |ticket| (Number::word(number), ticket)))
+                Ok(permit.wrapped_by(self.clone(), |ticket| (Number::word(number), ticket)))
             }
-            Err(rejection) => {
+            Err(refusal) => {
                 if let Some(number) = wait.ended() {
-                    self.log.refused(number, &rejection.leg, &self.clock, self.clock.now());
+                    self.log.refused(number, refusal.leg(), &self.clock, self.clock.now());
                 }
-                Err(rejection)
+                Err(refusal)
             }
         }
     }
@@ -122,86 +121,59 @@ impl<L: Limiter> Limiter for Recorded<L> {
     /// The number of the record and one, or zero, and the ticket of the limiter inside.
     type Ticket = (u64, L::Ticket);
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
         let now = demand.now(&self.clock);
-        match self.limiter.try_reserve(demand) {
-            Ok(ticket) => {
-                let number = self.log.begin(demand.ask(), &self.clock, now);
-                Ok((Number::word(number), ticket))
-            }
+        let reserved = self.limiter.try_reserve(demand);
+        let number = self.log.begin(demand.ask(), &self.clock, now);
+        match reserved {
+            Ok(ticket) => Ok((Number::word(number), ticket)),
             Err(refusal) => {
-                // First the leg, which the other legs are asked for.
-                let leg = refusal.leg();
-                if let Some(number) = self.log.begin(demand.ask(), &self.clock, now) {
-                    self.log.refused(number, leg, &self.clock, now);
+                if let Some(number) = number {
+                    self.log.refused(number, refusal.leg(), &self.clock, now);
                 }
                 Err(refusal)
             }
         }
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
+    fn cancel(&self, ticket: Self::Ticket) {
         if let Some(number) = Self::number(&ticket) {
             self.log.withdrawn(number);
         }
-        self.limiter.cancel(ticket.1, now);
+        self.limiter.cancel(ticket.1);
     }
 
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        if let Some(number) = Self::number(ticket) {
-            self.log.admitted(number, &self.clock, now.now(&self.clock));
-        }
-        self.limiter.commit(&mut ticket.1, now);
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
+        let ended = || {
+            if let Some(number) = Self::number(&ticket) {
+                self.log.finished(number, outcome, &self.clock, self.clock.now());
+            }
+        };
+        both(|| self.limiter.finish(ticket.1, outcome), ended);
     }
 
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        let corrected = self.limiter.settle(&mut ticket.1, actual);
-        let units = actual.per(actual.cost()).actual().filter(|_| corrected > 0);
+    fn settle(&self, ticket: &mut Self::Ticket, settlement: &Settlement) -> u32 {
+        let corrected = self.limiter.settle(&mut ticket.1, settlement);
+        let units = settlement.per(settlement.cost()).actual().filter(|_| corrected > 0);
         if let (Some(number), Some(units)) = (Self::number(ticket), units) {
-            self.log.settled(number, actual.cost(), units);
+            self.log.settled(number, settlement.cost(), units);
         }
         corrected
     }
 
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        let ended = || {
-            if let Some(number) = Self::number(&ticket) {
-                self.log.finished(number, outcome, &self.clock, now.now(&self.clock));
-            }
-        };
-        both(|| self.limiter.finish(ticket.1, outcome, now), ended);
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.limiter.look(demand)
     }
 
-    fn forget(&self, ticket: Self::Ticket) {
-        if let Some(number) = Self::number(&ticket) {
-            self.log
-                .finished(number, Outcome::Ignored, &self.clock, self.clock.now());
-        }
-        self.limiter.forget(ticket.1);
+    fn leave(&self, place: &Place) {
+        self.limiter.leave(place);
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.clock)
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.limiter.watch(watcher);
     }
 
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        visit(&self.clock);
-        self.limiter.clocks(visit);
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-
-    fn visit_sources<'a>(&'a self, (_, ticket): &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-        self.limiter.visit_sources(ticket, visit);
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.limiter.describe(&mut |leg| visit(leg.as_new(false)));
     }
 }

@@ -9,7 +9,6 @@ use super::tuner::{Headroom, Sampler, Settings, Tuner};
 use std::fmt;
 use std::time::Duration;
 use tollgate::Clock;
-use tollgate::bridge::ClockTicks;
 
 /// Makes an [`Adaptive`] limit over a limiter. Every setting has a default, and is checked by [`build`](Self::build).
 ///

@@ -6,12 +6,11 @@ use super::gradient::Gradient;
 use super::gradient2::Gradient2;
 use super::law::{LimitLaw, Sample};
 use super::trend::Trend;
-use super::tuner::{Drawn, Ended, Headroom, Sampler, Settings, Tuner};
+use super::tuner::{Drawn, Ended, Headroom, Sampler, Settings, Tuner, later};
 use super::vegas::Vegas;
 use crate::laws::{Inputs, holds};
 use std::time::Duration;
 use tollgate::Instant;
-use tollgate::bridge::InstantTicks;
 
 fn close(found: f64, wanted: f64) -> bool {
     (found - wanted).abs() <= 1e-9 * wanted.abs().max(1.0)
@@ -505,7 +504,7 @@ fn few_latencies_are_a_sample_of_all() {
         for window in 0..windows {
             let started = Instant::from_ticks(window * 1_000);
             for latency in 1..=seen {
-                let (now, dropped, used) = (started.after_ticks(latency), false, 1);
+                let (now, dropped, used) = (later(started, latency), false, 1);
                 sampler.add(
                     Ended {
                         started,
@@ -516,7 +515,7 @@ fn few_latencies_are_a_sample_of_all() {
                     &settings,
                 );
             }
-            let drawn = sampler.close(started.after_ticks(seen), &settings).expect("it is over");
+            let drawn = sampler.close(later(started, seen), &settings).expect("it is over");
             assert!((1..=seen).contains(&drawn.latency));
             sum += drawn.latency;
         }

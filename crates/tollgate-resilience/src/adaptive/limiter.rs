@@ -5,10 +5,10 @@ use super::law::LimitLaw;
 use super::resizable::Resizable;
 use super::tuner::{Ended, Settings, Tuner};
 use std::fmt;
-use tollgate::bridge::{InstantTicks, Mutex, both};
-use tollgate::status::Status;
-use tollgate::sync::WaitQueue;
-use tollgate::{Clock, ClockReading, Demand, Instant, Limiter, Outcome, ReadyAt, Refusal, Semaphore, Settlement};
+use std::sync::Weak;
+use tollgate::bridge::{Mutex, both};
+use tollgate::sync::{Place, Watch};
+use tollgate::{Clock, Demand, Description, Instant, Limiter, Outcome, Refusal, Role, Semaphore, Settlement};
 
 /// A limiter whose limit adapts to the latency of its work, and to drops for overload.
 ///
@@ -18,6 +18,9 @@ use tollgate::{Clock, ClockReading, Demand, Instant, Limiter, Outcome, ReadyAt, 
 ///
 /// The law is asked once per window. The limit changes by [`Resizable::set_limit`], at once, within the floor and the
 /// ceiling. No law raises it while less than half of it is used.
+///
+/// A request for more permits than the limit in force is refused as [`Oversized`](tollgate::Reason::Oversized), also below the
+/// ceiling: let the floor be as large as the largest request.
 ///
 /// # Rates
 /// Over a [`TokenBucket`](tollgate::TokenBucket) the limit is the count of its [`Quota`](tollgate::Quota) per period, and the burst
@@ -82,7 +85,6 @@ impl<L: Resizable> Adaptive<L> {
             settings,
             clock,
         };
-        adaptive.limiter.may_reach(adaptive.settings.ceiling);
         adaptive.apply();
         adaptive
     }
@@ -152,6 +154,26 @@ impl<L: Resizable> Adaptive<L> {
             raised: tuner.raised,
             lowered: tuner.lowered,
         }
+    }
+
+    /// When work that is admitted by `demand` begins. The reading of a head may be of an instant for which its timer was late.
+    #[inline]
+    fn begins(&self, demand: &Demand<'_>) -> Instant {
+        match demand.role() {
+            Role::Newcomer => demand.now(&self.clock),
+            _ => self.clock.now(),
+        }
+    }
+
+    /// A learnt limit counts for a minute without work, or for a hundred windows if that is more. Nothing may be in use.
+    fn is_as_new(&self) -> bool {
+        let (as_new, target) = {
+            let tuner = self.tuner.lock();
+            let as_new = tuner.is_pristine(&self.settings, &self.clock, self.clock.now());
+            (as_new, tuner.target())
+        };
+        // A limit that differs from the law's was set by the user.
+        as_new && self.limiter.in_use() == 0 && self.limiter.limit() == target
     }
 
     fn learn(&self, ended: Ended) {
@@ -229,24 +251,24 @@ impl<L: Resizable> Limiter for Adaptive<L> {
     type Ticket = (u64, L::Ticket);
 
     #[inline]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        Ok((0, self.limiter.try_reserve(demand)?))
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+        let ticket = self.limiter.try_reserve(demand)?;
+        Ok((self.begins(demand).ticks(), ticket))
     }
 
     #[inline]
-    fn commit(&self, (started, ticket): &mut Self::Ticket, now: &ClockReading) {
-        *started = now.now(&self.clock).ticks();
-        self.limiter.commit(ticket, now);
+    fn cancel(&self, (_, ticket): Self::Ticket) {
+        self.limiter.cancel(ticket);
     }
 
-    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
+    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome) {
         // The number in flight is read while this request is still in it.
         both(
             || {
                 if let Outcome::Success | Outcome::Overload = outcome {
                     self.learn(Ended {
                         started: Instant::from_ticks(started),
-                        now: now.now(&self.clock),
+                        now: self.clock.now(),
                         dropped: outcome == Outcome::Overload,
                         used: match self.settings.period {
                             Some(_) => self.limiter.units(&ticket),
@@ -255,63 +277,38 @@ impl<L: Resizable> Limiter for Adaptive<L> {
                     });
                 }
             },
-            || self.limiter.finish(ticket, outcome, now),
+            || self.limiter.finish(ticket, outcome),
         );
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.clock)
+    fn settle(&self, (_, ticket): &mut Self::Ticket, settlement: &Settlement) -> u32 {
+        self.limiter.settle(ticket, settlement)
     }
 
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        visit(&self.clock);
-        self.limiter.clocks(visit);
+    #[inline]
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.limiter.look(demand)
     }
 
-    /// A learnt limit counts for a minute without work, or for a hundred windows if that is more. Nothing may be in
-    /// use.
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        let (as_new, target) = {
-            let tuner = self.tuner.lock();
-            let as_new = tuner.is_pristine(&self.settings, &self.clock, now.now(&self.clock));
-            (as_new, tuner.target())
-        };
-        // A limit that differs from the law's was set by the user.
-        as_new && self.limiter.in_use() == 0 && self.limiter.limit() == target
+    fn leave(&self, place: &Place) {
+        self.limiter.leave(place);
     }
 
-    /// The status of the limiter inside, with the kind `adaptive`.
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(&mut |mut status| {
-            status.kind = "adaptive";
-            visit(status);
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.limiter.watch(watcher);
+    }
+
+    /// The limiter inside, with the kind `adaptive`.
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let as_new = self.is_as_new();
+        self.limiter.describe(&mut |mut leg| {
+            leg.kind = "adaptive";
+            let leg = leg.as_new(as_new);
+            visit(match leg.clock {
+                Some(_) => leg,
+                None => leg.on(&self.clock),
+            });
         });
-    }
-
-    #[inline]
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
-
-    #[inline]
-    fn cancel(&self, (_, ticket): Self::Ticket, now: &ClockReading) {
-        self.limiter.cancel(ticket, now);
-    }
-
-    fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
-    }
-
-    fn forget(&self, (_, ticket): Self::Ticket) {
-        self.limiter.forget(ticket);
-    }
-
-    fn visit_sources<'a>(&'a self, (_, ticket): &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-        self.limiter.visit_sources(ticket, visit);
     }
 }
 

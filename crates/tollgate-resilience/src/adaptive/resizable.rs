@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Inherit, Limiter, Semaphore, TokenBucket, bridge};
+use tollgate::{Inherit, Limiter, Semaphore, TokenBucket};
 
 /// A limiter with a number of permits, or of units per period, that can be changed while it runs.
 ///
@@ -36,11 +36,6 @@ pub trait Resizable: Limiter {
         let _ = ticket;
         1
     }
-
-    /// Announces that the limit may become as large as `most`: an ask for no more is worth waiting.
-    fn may_reach(&self, most: usize) {
-        let _ = most;
-    }
 }
 
 impl Resizable for Semaphore {
@@ -53,9 +48,6 @@ impl Resizable for Semaphore {
     fn in_use(&self) -> usize {
         Semaphore::in_use(self)
     }
-    fn may_reach(&self, most: usize) {
-        bridge::may_reach(self, most);
-    }
 }
 
 /// The burst stays, whatever the limit: an ask that fits into it can be admitted at any rate. A limit of zero is
@@ -65,7 +57,7 @@ impl Resizable for TokenBucket {
         usize::try_from(self.quota().count()).unwrap_or(usize::MAX)
     }
     fn set_limit(&self, limit: usize) {
-        self.set_quota(bridge::with_count(self.quota(), limit as u64), Inherit::AsIs);
+        self.set_quota(self.quota().with_count(limit as u64), Inherit::AsIs);
     }
     fn in_use(&self) -> usize {
         usize::try_from(self.quota().burst_size().saturating_sub(self.available())).unwrap_or(usize::MAX)
@@ -74,7 +66,7 @@ impl Resizable for TokenBucket {
         Some(self.quota().period())
     }
     fn units(&self, ticket: &Self::Ticket) -> u64 {
-        bridge::tokens(ticket)
+        ticket.tokens()
     }
 }
 
@@ -95,9 +87,6 @@ macro_rules! forward {
             }
             fn units(&self, ticket: &Self::Ticket) -> u64 {
                 (**self).units(ticket)
-            }
-            fn may_reach(&self, most: usize) {
-                (**self).may_reach(most);
             }
         }
     };

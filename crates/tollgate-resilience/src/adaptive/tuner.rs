@@ -1,8 +1,8 @@
 //! The window of samples, the law, and its latest limit. Plain data, behind a lock of its owner.
 
 use super::law::{LimitLaw, Sample};
+use crate::rng::Rng;
 use std::time::Duration;
-use tollgate::bridge::{ClockTicks, InstantTicks, Rng};
 use tollgate::{Clock, Instant};
 
 pub(super) struct Tuner {
@@ -63,7 +63,7 @@ impl Tuner {
     /// True if it is as good as new at `now`: the learnt limit counts no more.
     pub(super) fn is_pristine(&self, settings: &Settings, clock: &Clock, now: Instant) -> bool {
         let counts = clock.ticks_of(MEMORY).max(settings.window.saturating_mul(100));
-        self.pinned.is_none() && self.learnt.is_none_or(|at| now.ticks_since(at) > counts)
+        self.pinned.is_none() && self.learnt.is_none_or(|at| between(at, now) > counts)
     }
 
     /// The limit to apply.
@@ -101,6 +101,16 @@ impl Tuner {
         self.lowered += u64::from(limit < self.limit);
         self.limit = limit;
     }
+}
+
+/// The ticks from one instant to another, zero if that is earlier.
+fn between(from: Instant, to: Instant) -> u64 {
+    to.ticks().saturating_sub(from.ticks())
+}
+
+/// The instant so many ticks later, saturating.
+pub(super) fn later(from: Instant, ticks: u64) -> Instant {
+    Instant::from_ticks(from.ticks().saturating_add(ticks))
 }
 
 /// A question to a law, at the end of a window.
@@ -156,7 +166,7 @@ impl Sampler {
 
     /// Adds one latency.
     pub(super) fn add(&mut self, ended: Ended, settings: &Settings) {
-        let latency = ended.now.ticks_since(ended.started);
+        let latency = between(ended.started, ended.now);
         self.seen += 1;
         if settings.period.is_some() {
             let recovered = self.recovered.is_none_or(|at| ended.started >= at);
@@ -181,7 +191,7 @@ impl Sampler {
 
     /// The percentile of the window, if it has its length and its number of latencies; then the next begins.
     pub(super) fn close(&mut self, now: Instant, settings: &Settings) -> Option<Drawn> {
-        let elapsed = now.ticks_since(self.since);
+        let elapsed = between(self.since, now);
         let is_lowered = self.dropped && settings.period.is_some();
         if !is_lowered && (elapsed < settings.window || self.seen < settings.least.max(1)) {
             return None;
@@ -199,7 +209,7 @@ impl Sampler {
             elapsed,
         };
         if drawn.dropped {
-            self.recovered = Some(now.after_ticks(settings.window));
+            self.recovered = Some(later(now, settings.window));
         }
         self.restart(now);
         Some(drawn)

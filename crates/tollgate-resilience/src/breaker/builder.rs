@@ -12,7 +12,6 @@ use super::window::Window;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
-use tollgate::bridge::{ClockTicks, InstantTicks};
 use tollgate::{Clock, Outcome};
 
 pub(super) type Classifier = Box<dyn Fn(Outcome, Duration) -> Outcome + Send + Sync>;

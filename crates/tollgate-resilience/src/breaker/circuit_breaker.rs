@@ -12,7 +12,7 @@
 //! | 3 | 1 | 1 |
 //! | 2..0 | state | the same |
 //!
-//! Neither is ever zero, so that an absent ticket needs no word of its own.
+//! Neither is ever zero, so that an `Option` of a ticket is no larger than a ticket.
 
 use super::builder::{BreakerBuilder, Classifier, Listener};
 use super::count_window::CountWindow;
@@ -23,15 +23,17 @@ use super::open_time::{OpenTime, Trip};
 use super::streak::Streak;
 use super::thresholds::{Alarm, CallCounts, CallResult, Thresholds};
 use super::window::Window;
+use crate::rng::nth_fraction;
 use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::Weak;
 use std::time::Duration;
 use tollgate::bridge::atomic::{AtomicU64, Ordering, fence};
-use tollgate::bridge::{Callbacks, ClockTicks, InstantTicks, Mutex, Rest, ask, both, nth_fraction};
-use tollgate::status::{self, BreakerState, Status};
-use tollgate::sync::Notify;
-use tollgate::{Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, ReadyAt, Reason, Refusal, Ticket, Wait};
+use tollgate::bridge::{Mutex, Rest, ask, both};
+use tollgate::status::{BreakerState, State};
+use tollgate::sync::{Place, WaitQueue, Watch};
+use tollgate::{Clock, ClockReading, Demand, Description, Instant, Limiter, Outcome, Reason, Refusal, Ticket, Wait};
 
 const LEG: &str = "breaker";
 /// The open time if computing it panicked.
@@ -109,7 +111,7 @@ pub struct CircuitBreaker {
     streak: Streak,
     machine: Mutex<Machine>,
     clock: Clock,
-    notify: Notify,
+    queue: WaitQueue,
 }
 
 /// The settings of the builder.
@@ -152,7 +154,7 @@ impl CircuitBreaker {
             streak: Streak::new(),
             machine: Mutex::new(Machine::new(probes, overdue_after)),
             clock,
-            notify: Notify::new(),
+            queue: WaitQueue::new(LEG),
         }
     }
 
@@ -177,7 +179,7 @@ impl CircuitBreaker {
         self.word.store(Word::new(state, period).bits(), Ordering::Release);
     }
 
-    /// Changes the machine. If that changed its state, notifies waiters and the listener, after the lock.
+    /// Changes the machine. If that changed its state, tells waiters and the listener, after the lock.
     fn change<R>(&self, now: u64, change: impl FnOnce(&mut Machine) -> R) -> R {
         let (result, event) = {
             let mut machine = self.machine.lock();
@@ -202,7 +204,7 @@ impl CircuitBreaker {
                 listener(event);
             }
         };
-        both(|| self.notify.notify_all(), listen);
+        both(|| self.queue.changed(), listen);
     }
 
     fn event(&self, from: CircuitState, machine: &Machine, now: u64) -> BreakerEvent {
@@ -226,7 +228,10 @@ impl CircuitBreaker {
 
     /// Asks the machine, when the circuit is not closed.
     #[cold]
-    fn ask_slow(&self, units: u64, now: Instant) -> Result<BreakerTicket, Refusal<'_>> {
+    fn ask_slow(&self, demand: &Demand<'_>) -> Result<BreakerTicket, Refusal> {
+        let (units, now) = (demand.units(), demand.now(&self.clock));
+        let judge = |units, ahead| self.admits(self.answer(units, ahead, now).without_limit(), now);
+        self.queue.check(demand, judge).map_err(|refusal| self.count(refusal))?;
         loop {
             let ticks = now.ticks();
             let asked = Cell::new(None);
@@ -243,19 +248,40 @@ impl CircuitBreaker {
                 all
             });
             back.forget();
-            let wait = match answer {
-                Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
-                Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
-                Answer::OnEvent | Answer::OnProbe(_) => Wait::Event,
-                Answer::Overdue => {
-                    self.open(word.period(), counts, now);
-                    continue;
-                }
-            };
-            // Relaxed: a statistic.
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::new(Reason::CircuitOpen, LEG, units, wait));
+            match (answer, self.admits(answer.without_limit(), now)) {
+                (Answer::Overdue, _) => self.open(word.period(), counts, now),
+                (_, Ok(())) => return Ok(BreakerTicket::new(word, units, ticks)),
+                (_, Err(refusal)) => return Err(self.count(refusal)),
+            }
         }
+    }
+
+    /// The answer to `units` calls behind `ahead` others. Changes nothing.
+    fn answer(&self, units: u64, ahead: u64, now: Instant) -> Answer {
+        match self.word().state().admits() {
+            true => Answer::Goes,
+            false => self.machine.lock().answer(units, ahead, now.ticks()),
+        }
+    }
+
+    /// The refusal that `answer` is, if it is one. The next call that asks ends an overdue half-open period.
+    fn admits(&self, answer: Answer, now: Instant) -> Result<(), Refusal> {
+        let wait = match answer {
+            Answer::Goes | Answer::Overdue => return Ok(()),
+            Answer::OnEvent => Wait::EVENT,
+            Answer::Until(at) | Answer::OnProbe(at) => Wait::until(&self.clock, now, Instant::from_ticks(at)),
+        };
+        let refusal = Refusal::new(Reason::CircuitOpen, LEG, wait);
+        match self.config.waits {
+            true => Err(refusal),
+            false => Err(refusal.at_once()),
+        }
+    }
+
+    fn count(&self, refusal: Refusal) -> Refusal {
+        // Relaxed: a statistic.
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        refusal
     }
 
     /// Classifies the outcome of work that began at `started`; `None` if it says nothing.
@@ -293,20 +319,23 @@ impl CircuitBreaker {
 
     /// Records the result of one call of a closed circuit, where only the last calls and failures matter.
     #[inline(always)]
-    fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, reading: &ClockReading) {
+    fn record_simple(&self, window: &CountWindow, word: Word, failed: bool) {
         let (period, result) = (word.period(), CallResult { failed, slow: false });
         if window.record_one(period, result, &self.config.alarm) {
-            self.evaluate(period, false, reading);
+            self.evaluate(period, false, &ClockReading::new());
         }
     }
 
     /// Records the result of work whose ticket has the current word.
     #[inline(never)]
-    fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, reading: &ClockReading) {
-        let word = ticket.word();
+    fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome) {
+        if outcome == Outcome::Forgotten {
+            return;
+        }
+        let (word, reading) = (ticket.word(), &ClockReading::new());
         match &self.window {
             Window::Time(window)
-                if self.config.is_plain && word.state() == CircuitState::Closed && outcome != Outcome::Ignored =>
+                if self.config.is_plain && word.state() == CircuitState::Closed && is_result(outcome) =>
             {
                 let failed = outcome != Outcome::Success;
                 let slow = self.is_slow(ticket.started, reading);
@@ -399,6 +428,16 @@ impl CircuitBreaker {
         }
     }
 
+    /// Closed, with nothing learnt and no failed or slow call in its window: successes do not count.
+    fn is_as_new(&self) -> bool {
+        let word = self.word();
+        let bad = |counts: CallCounts| counts.failed > 0 || counts.slow > 0;
+        word.state() == CircuitState::Closed
+            && !self.has_learnt()
+            && !self.streak.is_running()
+            && !bad(self.window.recount(word.period(), self.clock.now().ticks()))
+    }
+
     /// True if history has changed the thresholds.
     fn has_learnt(&self) -> bool {
         self.config.learnt.as_ref().is_some_and(Learnt::has_any)
@@ -442,7 +481,7 @@ impl CircuitBreaker {
     fn give_back_slow(&self, ticket: BreakerTicket) {
         let free = self.machine.lock().give_back(ticket.word().period(), ticket.units());
         if free {
-            self.notify.notify_all();
+            self.queue.notify();
         }
     }
 
@@ -471,6 +510,12 @@ impl CircuitBreaker {
             opening.time = time;
         }
     }
+}
+
+/// True for an outcome that says something about the resource.
+#[inline(always)]
+fn is_result(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Success | Outcome::Failure | Outcome::Overload)
 }
 
 /// A circuit that is about to open: dropping it opens the circuit.
@@ -534,7 +579,9 @@ impl CircuitBreaker {
     pub fn hold_off(&self, time: Duration) {
         let now = self.clock.now();
         let until = self.clock.after(now, time).ticks();
-        self.change(now.ticks(), |machine| machine.hold_off(until));
+        if self.change(now.ticks(), |machine| machine.hold_off(until)) {
+            self.queue.changed();
+        }
     }
 
     /// Opens now for `time`, whatever the window says.
@@ -653,10 +700,10 @@ impl Limiter for CircuitBreaker {
     // Always inlined, as is `finish`: the ticket then stays in registers. A copy is read wider than it was written,
     // which costs as much as the rest.
     #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<BreakerTicket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<BreakerTicket, Refusal> {
         let word = self.word();
         if !word.state().admits() {
-            return self.ask_slow(demand.units(), demand.now(&self.clock));
+            return self.ask_slow(demand);
         }
         let started = match self.config.times_calls {
             true => demand.now(&self.clock).ticks(),
@@ -665,83 +712,53 @@ impl Limiter for CircuitBreaker {
         Ok(BreakerTicket::new(word, demand.units(), started))
     }
 
-    #[inline(always)]
-    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: &ClockReading) {
-        self.finish(*ticket, outcome, now);
-    }
-
     #[inline]
-    fn cancel(&self, ticket: BreakerTicket, _: &ClockReading) {
+    fn cancel(&self, ticket: BreakerTicket) {
         self.give_back(ticket);
     }
 
+    /// A forgotten probe stays out until it is overdue.
     #[inline(always)]
-    fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: &ClockReading) {
+    fn finish(&self, ticket: BreakerTicket, outcome: Outcome) {
         if self.word() != ticket.word() {
             return;
         }
         match self.simple_window(ticket) {
-            Some(window) if outcome != Outcome::Ignored => {
-                self.record_simple(window, ticket.word(), outcome != Outcome::Success, now);
+            Some(window) if is_result(outcome) => {
+                self.record_simple(window, ticket.word(), outcome != Outcome::Success);
             }
-            _ => self.finish_slow(ticket, outcome, now),
+            _ => self.finish_slow(ticket, outcome),
         }
     }
 
-    /// A forgotten probe stays out until it is overdue.
-    #[inline]
-    fn forget(&self, _: BreakerTicket) {}
-
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::FINISH
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let now = demand.now(&self.clock);
+        let on_probe = Cell::new(false);
+        let looked = self.queue.look(demand, |units, ahead| {
+            let answer = self.answer(units, ahead, now);
+            on_probe.set(matches!(answer, Answer::OnProbe(_)));
+            self.admits(answer, now)
+        });
+        // The head looks again when the probes are overdue. But one may come back before, so no deadline is known to be missed.
+        looked.map_err(|refusal| match on_probe.get() {
+            true => refusal.with_wait(Wait::EVENT),
+            false => refusal,
+        })
     }
 
-    #[inline(always)]
-    fn finish_may_panic(&self) -> bool {
-        false
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.notify);
-        if self.word().state().admits() {
-            return ReadyAt::NOW;
-        }
-        let now = demand.now(&self.clock).ticks();
-        let answer = self.machine.lock().answer(demand.units(), demand.ahead(), now);
-        let ready = match answer {
-            // The next call that reserves ends an overdue half-open period.
-            Answer::Goes | Answer::Overdue => ReadyAt::NOW,
-            Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
-            Answer::OnEvent => ReadyAt::on_event(LEG),
-            Answer::OnProbe(overdue) => ReadyAt::on_event(LEG).by(Instant::from_ticks(overdue)),
-        };
-        let ready = ready.because(Reason::CircuitOpen);
-        match self.config.waits {
-            true => ready,
-            false => ready.at_once(),
-        }
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
     }
 
-    /// Closed, with nothing learnt and no failed or slow call in its window: successes do not count.
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        let word = self.word();
-        let bad = |counts: CallCounts| counts.failed > 0 || counts.slow > 0;
-        word.state() == CircuitState::Closed
-            && !self.has_learnt()
-            && !self.streak.is_running()
-            && !bad(self.window.recount(word.period(), now.now(&self.clock).ticks()))
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         let (state, open_for) = (self.state(), self.retry_after());
-        visit(Status::new(LEG, LEG, status::State::Breaker { state, open_for }));
+        let breaker = Description::new(LEG).on(&self.clock).as_new(self.is_as_new());
+        visit(breaker.state(State::Breaker { state, open_for }));
     }
-
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.clock)
-    }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 impl Default for CircuitBreaker {

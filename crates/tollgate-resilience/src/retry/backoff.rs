@@ -1,8 +1,8 @@
 //! The schedule of delays. Pure: numbers in, durations out.
 
+use crate::rng::Rng;
 use std::fmt;
 use std::time::Duration;
-use tollgate::bridge::Rng;
 
 /// Exponential back-off with decorrelated jitter: each delay is drawn between `base` and three times the delay before, and is at
 /// most `cap`.

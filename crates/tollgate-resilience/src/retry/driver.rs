@@ -1,6 +1,7 @@
 //! The loop of attempts: admit, run, classify, reserve a retry, sleep.
 
 use super::backoff::{Backoff, Delays};
+use crate::rng::Rng;
 use crate::shed::RetryBudget;
 use std::error::Error;
 use std::fmt;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::bridge::{Rng, TaskTime};
-use tollgate::{Ask, Limiter, LimiterExt, Outcome, Policy, Refusal, Reservation};
+use tollgate::time::TaskTime;
+use tollgate::{Ask, Limiter, LimiterExt, Outcome, Permit, Policy, Refusal};
 
 /// Whether an attempt may be repeated, and when.
 ///
@@ -203,13 +204,13 @@ impl Retry {
     ///
     /// # Cancel safety
     /// As [`run_classified`](Self::run_classified).
-    pub fn run<'a, L, T, E, W>(
+    pub fn run<L, T, E, W>(
         &self,
-        policy: &'a Policy<L>,
+        policy: &Policy<L>,
         ask: impl Into<Ask>,
         work: impl FnMut() -> W,
         mut may_repeat: impl FnMut(&E) -> Repeat,
-    ) -> impl Future<Output = Result<T, RetryError<'a, E>>>
+    ) -> impl Future<Output = Result<T, RetryError<E>>>
     where
         L: Limiter + 'static,
         W: Future<Output = Result<T, E>>,
@@ -236,13 +237,13 @@ impl Retry {
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue, or drops the work, whose permit ends as [`Outcome::Ignored`]. A retry
     /// that was reserved and has not been admitted goes back to the budget.
-    pub async fn run_classified<'a, L, T, E, W>(
+    pub async fn run_classified<L, T, E, W>(
         &self,
-        policy: &'a Policy<L>,
+        policy: &Policy<L>,
         ask: impl Into<Ask>,
         mut work: impl FnMut() -> W,
         mut classify: impl FnMut(&Result<T, E>) -> (Outcome, Repeat),
-    ) -> Result<T, RetryError<'a, E>>
+    ) -> Result<T, RetryError<E>>
     where
         L: Limiter + 'static,
         W: Future<Output = Result<T, E>>,
@@ -252,7 +253,7 @@ impl Retry {
         let mut delays = self.delays();
         // The result of the attempt before, and the retry that was reserved after it.
         let mut before: Option<Result<T, E>> = None;
-        let mut reserved: Option<Reservation<&RetryBudget>> = None;
+        let mut reserved: Option<Reserved<'_>> = None;
         let mut attempts = 0;
         loop {
             let admitted = match left() {
@@ -265,7 +266,7 @@ impl Retry {
             };
             attempts += 1;
             match (reserved.take(), &self.budget) {
-                (Some(retry), _) => drop(retry.commit()),
+                (Some(retry), _) => retry.spend(),
                 (None, Some(budget)) if attempts == 1 => budget.deposit(),
                 _ => {}
             }
@@ -287,8 +288,8 @@ impl Retry {
                 return ended(result);
             }
             if let Some(budget) = &self.budget {
-                match (**budget).reserve(1) {
-                    Ok(retry) => reserved = Some(retry),
+                match (**budget).try_admit(1) {
+                    Ok(retry) => reserved = Some(Reserved(Some(retry))),
                     Err(_) => return ended(result),
                 }
             }
@@ -304,7 +305,24 @@ impl Retry {
     }
 }
 
-fn ended<'a, T, E>(result: Result<T, E>) -> Result<T, RetryError<'a, E>> {
+/// A retry that is taken from the budget, and goes back to it unless it is made.
+struct Reserved<'a>(Option<Permit<&'a RetryBudget>>);
+
+impl Reserved<'_> {
+    fn spend(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if let Some(retry) = self.0.take() {
+            retry.cancel();
+        }
+    }
+}
+
+fn ended<T, E>(result: Result<T, E>) -> Result<T, RetryError<E>> {
     result.map_err(RetryError::Failed)
 }
 
@@ -354,16 +372,16 @@ impl fmt::Debug for Retry {
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum RetryError<'a, E> {
+pub enum RetryError<E> {
     /// The first attempt was not admitted, and has not begun.
-    Refused(Refusal<'a>),
+    Refused(Refusal),
     /// The last attempt that has ended has failed.
     Failed(E),
     /// The deadline passed during the first attempt.
     TimedOut,
 }
 
-impl<E: fmt::Display> fmt::Display for RetryError<'_, E> {
+impl<E: fmt::Display> fmt::Display for RetryError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
@@ -377,8 +395,8 @@ const TIMED_OUT: &str = "the deadline passed during the first attempt";
 
 macro_rules! into_boxed_error {
     ($($error:ty),*) => {$(
-        impl<E: Into<Box<$error>>> From<RetryError<'_, E>> for Box<$error> {
-            fn from(error: RetryError<'_, E>) -> Self {
+        impl<E: Into<Box<$error>>> From<RetryError<E>> for Box<$error> {
+            fn from(error: RetryError<E>) -> Self {
                 match error {
                     RetryError::Refused(refusal) => refusal.into(),
                     RetryError::Failed(error) => error.into(),

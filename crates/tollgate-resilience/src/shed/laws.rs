@@ -4,7 +4,7 @@ use super::drop_probability::throttle_probability;
 use super::retry_budget::Reserve;
 use super::throttler::ThrottleState;
 use crate::laws::holds;
-use tollgate::bridge::Rng;
+use crate::rng::Rng;
 
 /// Given any reservations, deposits and cancels in any order, then the reserve holds as much as if the cancelled ones had never been
 /// reserved. Of more than 64 reservations it holds no more than that.

@@ -9,10 +9,11 @@
 use super::error::{ShedError, within};
 use std::collections::VecDeque;
 use std::fmt;
-use tollgate::bridge::{Callbacks, Mutex};
-use tollgate::status::{State, Status};
-use tollgate::sync::Notify;
-use tollgate::{ClockReading, Demand, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
+use std::sync::Weak;
+use tollgate::bridge::Mutex;
+use tollgate::status::State;
+use tollgate::sync::{Place, WaitQueue, Watch};
+use tollgate::{Demand, Description, Limiter, Outcome, Reason, Refusal, Wait};
 
 const LEG: &str = "retry_budget";
 const MILLION: u64 = 1_000_000;
@@ -45,7 +46,7 @@ pub struct RetryBudget {
     /// In millionths of a retry.
     reserve: Mutex<Reserve>,
     ratio: u64,
-    notify: Notify,
+    queue: WaitQueue,
 }
 
 impl RetryBudget {
@@ -60,7 +61,7 @@ impl RetryBudget {
         Ok(Self {
             reserve: Mutex::new(Reserve::new(most)),
             ratio: (ratio * 1e6).floor() as u64,
-            notify: Notify::new(),
+            queue: WaitQueue::new(LEG),
         })
     }
 
@@ -80,6 +81,21 @@ impl RetryBudget {
         units > self.reserve.lock().size() / MILLION
     }
 
+    /// Would `units` retries be admitted behind `ahead` others?
+    fn judge(&self, units: u64, ahead: u64) -> Result<(), Refusal> {
+        match units.saturating_add(ahead) <= self.available() {
+            true => Ok(()),
+            false => Err(self.refusal(units)),
+        }
+    }
+
+    fn refusal(&self, units: u64) -> Refusal {
+        match self.never_fits(units) {
+            true => Refusal::new(Reason::Oversized, LEG, Wait::Never),
+            false => Refusal::new(Reason::Saturated, LEG, Wait::EVENT),
+        }
+    }
+
     fn raise(&self, raise: impl FnOnce(&mut Reserve)) {
         let whole_more = {
             let mut reserve = self.reserve.lock();
@@ -89,7 +105,7 @@ impl RetryBudget {
         };
         // Only a whole retry more can change an answer.
         if whole_more {
-            self.notify.notify_all();
+            self.queue.notify();
         }
     }
 }
@@ -98,55 +114,43 @@ impl Limiter for RetryBudget {
     /// The number of the reservation, and its retries.
     type Ticket = (u64, u64);
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(u64, u64), Refusal> {
+        self.queue.check(demand, |units, ahead| self.judge(units, ahead))?;
         let units = demand.units();
         let taken = units
             .checked_mul(MILLION)
             .and_then(|amount| self.reserve.lock().take(amount));
-        match taken {
-            Some(number) => Ok((number, units)),
-            None if self.never_fits(units) => Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never)),
-            None => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Event)),
-        }
+        taken.map(|number| (number, units)).ok_or_else(|| self.refusal(units))
     }
 
-    fn cancel(&self, (number, units): (u64, u64), _: &ClockReading) {
+    fn cancel(&self, (number, units): (u64, u64)) {
         self.raise(|reserve| reserve.give_back(number, units * MILLION));
     }
 
-    fn finish(&self, _: (u64, u64), _: Outcome, _: &ClockReading) {}
+    fn finish(&self, _: (u64, u64), _: Outcome) {}
 
-    fn forget(&self, _: (u64, u64)) {}
-
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::NONE
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.queue.look(demand, |units, ahead| self.judge(units, ahead))
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.notify);
-        match demand.units().saturating_add(demand.ahead()) <= self.available() {
-            true => ReadyAt::NOW,
-            false if self.never_fits(demand.units()) => ReadyAt::never_for(Reason::Oversized, LEG, demand.units()),
-            false => ReadyAt::on_event(LEG),
-        }
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
     }
 
-    /// The reserve is full.
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        let reserve = self.reserve.lock();
-        reserve.held() == reserve.size()
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
     }
 
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        let [limit, available] = {
+    /// As new while the reserve is full.
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        let (size, held) = {
             let reserve = self.reserve.lock();
-            [reserve.size(), reserve.held()].map(|amount| amount / MILLION)
+            (reserve.size(), reserve.held())
         };
+        let [limit, available] = [size, held].map(|amount| amount / MILLION);
         let state = State::Budget { limit, available };
-        visit(Status::new(LEG, LEG, state));
+        visit(Description::new(LEG).state(state).as_new(held == size));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 impl fmt::Debug for RetryBudget {

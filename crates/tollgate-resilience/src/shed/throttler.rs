@@ -2,11 +2,13 @@
 
 use super::drop_probability::throttle_probability;
 use super::error::{ShedError, within};
+use crate::rng::Rng;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-use tollgate::bridge::{Callbacks, ClockTicks, InstantTicks, Mutex, Rng};
-use tollgate::status::{self, Status};
-use tollgate::{Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
+use tollgate::bridge::Mutex;
+use tollgate::status::State;
+use tollgate::{Clock, Demand, Description, Instant, Limiter, Outcome, Reason, Refusal, Wait};
 
 const LEG: &str = "throttler";
 const SEGMENTS: usize = 10;
@@ -21,8 +23,8 @@ const SEGMENTS: usize = 10;
 /// failure is, and an ignored one counts as not asked. A dropped request counts as asked. Some requests always go
 /// through, so the throttler notices when the resource has recovered.
 ///
-/// Which requests are dropped is random, from a seed. In a [`Policy`](tollgate::Policy), a dropped request tries again
-/// after a tenth of the window.
+/// Which requests are dropped is random, from a seed. A [`Policy`](tollgate::Policy) that waits asks for a dropped request again
+/// when it becomes the head of the queue, and then once in each tenth of the window.
 ///
 /// Google, *Site Reliability Engineering*, chapter 21 (2016).
 ///
@@ -49,6 +51,8 @@ pub struct Throttler {
     /// The length of a segment, in ticks.
     segment: u64,
     state: Mutex<ThrottleState>,
+    /// The places of policies whose heads were dropped, and the instants from which those policies may ask again.
+    dropped: Mutex<BTreeMap<u64, Instant>>,
     clock: Clock,
 }
 
@@ -119,6 +123,7 @@ impl Throttler {
             length,
             segment: clock.ticks_of(length).div_ceil(SEGMENTS as u64).max(1),
             state: Mutex::new(ThrottleState::new(draws)),
+            dropped: Mutex::new(BTreeMap::new()),
             clock: clock.clone(),
         }
     }
@@ -156,13 +161,36 @@ impl Throttler {
         let (asked, accepted) = state.totals(number);
         throttle_probability(asked as f64, accepted as f64, self.accept_rate, self.most)
     }
+
+    fn refusal(&self, now: Instant, until: Instant) -> Refusal {
+        Refusal::new(Reason::Saturated, LEG, Wait::until(&self.clock, now, until))
+    }
+
+    /// The refusal of a request that was dropped in segment `number`: until the next one.
+    fn drops(&self, demand: &Demand<'_>, number: u64, now: Instant) -> Refusal {
+        let until = Instant::from_ticks(number.saturating_mul(self.segment));
+        if let Some(place) = demand.place() {
+            let mut dropped = self.dropped.lock();
+            dropped.retain(|_, until| *until > now);
+            dropped.insert(place.id(), until);
+        }
+        self.refusal(now, until)
+    }
+
+    fn give_back(&self, number: u64, units: u64) {
+        let mut state = self.state.lock();
+        let segment = state.segment(number);
+        if segment.number == number {
+            segment.asked = segment.asked.saturating_sub(units);
+        }
+    }
 }
 
 impl Limiter for Throttler {
     /// The segment in which it was asked, and its units.
     type Ticket = (u64, u64);
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<(u64, u64), Refusal> {
         let now = demand.now(&self.clock);
         let (number, units) = (self.number(now), demand.units());
         let (number, refused) = {
@@ -174,26 +202,20 @@ impl Limiter for Throttler {
             let counted = segment.number;
             (counted, rate > 0.0 && state.draws.fraction() < rate)
         };
-        if !refused {
-            return Ok((number, units));
+        match refused {
+            false => Ok((number, units)),
+            true => Err(self.drops(demand, number, now)),
         }
-        let due = Instant::from_ticks(number.saturating_mul(self.segment));
-        let wait = Wait::Until(Due::at(&self.clock, now, due));
-        Err(Refusal::new(Reason::Saturated, LEG, units, wait))
     }
 
     /// A cancelled request was not asked.
-    fn cancel(&self, (number, units): (u64, u64), _: &ClockReading) {
-        let mut state = self.state.lock();
-        let segment = state.segment(number);
-        if segment.number == number {
-            segment.asked = segment.asked.saturating_sub(units);
-        }
+    fn cancel(&self, (number, units): (u64, u64)) {
+        self.give_back(number, units);
     }
 
-    fn finish(&self, (number, units): (u64, u64), outcome: Outcome, now: &ClockReading) {
+    fn finish(&self, (number, units): (u64, u64), outcome: Outcome) {
         match outcome {
-            Outcome::Overload => {}
+            Outcome::Overload | Outcome::Forgotten => {}
             Outcome::Success | Outcome::Failure => {
                 let mut state = self.state.lock();
                 // In the segment of its request: an answer after the window counts as little as that.
@@ -202,37 +224,29 @@ impl Limiter for Throttler {
                     segment.accepted = segment.accepted.saturating_add(units);
                 }
             }
-            _ => self.cancel((number, units), now),
+            _ => self.give_back(number, units),
         }
     }
 
-    fn forget(&self, _: (u64, u64)) {}
-
-    /// A drop is not known before the request asks.
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::FINISH
+    /// A drop is not known before the request asks. A head that was dropped has to wait.
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let Some(place) = demand.place() else { return Ok(()) };
+        let now = demand.now(&self.clock);
+        let until = self.dropped.lock().get(&place.id()).copied();
+        match until {
+            Some(until) if now < until => Err(self.refusal(now, until)),
+            _ => Ok(()),
+        }
     }
 
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.clock)
-    }
-
-    /// Requests of a window ago count no more. The state of the generator makes no difference.
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        let number = self.number(now.now(&self.clock));
-        self.state.lock().totals(number) == (0, 0)
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+    /// As new a window after the latest request. The state of the generator makes no difference.
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         let likelihood = self.rate();
-        visit(Status::new(LEG, LEG, status::State::Shed { likelihood }));
+        let number = self.number(self.clock.now());
+        let as_new = self.state.lock().totals(number) == (0, 0);
+        let throttler = Description::new(LEG).on(&self.clock).as_new(as_new);
+        visit(throttler.state(State::Shed { likelihood }));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 impl fmt::Debug for Throttler {

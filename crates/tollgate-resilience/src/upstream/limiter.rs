@@ -4,13 +4,13 @@ use super::feedback::Feedback;
 use super::machine::{METERS, Machine, Mark, NEVER, Settings, Taken};
 use std::error::Error;
 use std::fmt;
+use std::sync::Weak;
 use std::time::Duration;
-use tollgate::bridge::{Callbacks, ClockTicks, InstantTicks, Mutex};
-use tollgate::status::{State, Status};
-use tollgate::sync::{Notify, WaitQueue};
+use tollgate::bridge::Mutex;
+use tollgate::status::State;
+use tollgate::sync::{Place, WaitQueue, Watch};
 use tollgate::{
-    Ask, Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, Quota, ReadyAt, Reason, Refusal, Settlement,
-    Ticket, Wait,
+    Ask, Clock, Demand, Description, Instant, Limiter, Outcome, Quota, Reason, Refusal, Settlement, Ticket, Wait,
 };
 
 const LEG: &str = "upstream";
@@ -44,7 +44,8 @@ const LEG: &str = "upstream";
 /// steadily they give back what it has not filled in since then: it could have been full without them.
 ///
 /// # Fairness
-/// That of the policy. Several policies that share one upstream race for what it has left.
+/// That of the policy. Policies that share one upstream take what it has left in the order of the ages of their heads: see
+/// [`WaitQueue`].
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -72,7 +73,7 @@ const LEG: &str = "upstream";
 pub struct Upstream {
     machine: Mutex<Machine>,
     clock: Clock,
-    notify: Notify,
+    queue: WaitQueue,
 }
 
 /// The settings of an [`Upstream`].
@@ -182,7 +183,7 @@ impl UpstreamBuilder {
         Ok(Upstream {
             machine: Mutex::new(Machine::new(settings)),
             clock: self.clock,
-            notify: Notify::new(),
+            queue: WaitQueue::new(LEG),
         })
     }
 }
@@ -254,19 +255,20 @@ impl Upstream {
         let ticks = |time| self.clock.ticks_of(time);
         self.machine.lock().observe(&call.0, feedback, ticks, now);
         // A quota may have turned out to be larger.
-        self.notify.notify_all();
+        self.queue.notify();
     }
 
     /// Pauses all callers for `wait`, at most the cap. It never shortens a pause.
     pub fn pause(&self, wait: Duration) {
         let now = self.clock.now().ticks();
         self.machine.lock().pause(self.clock.ticks_of(wait), now);
+        self.queue.changed();
     }
 
     /// Ends the pause and the ramp at once.
     pub fn resume(&self) {
         self.machine.lock().resume();
-        self.notify.notify_all();
+        self.queue.changed();
     }
 
     /// How much longer the pause lasts, if one is on.
@@ -274,6 +276,30 @@ impl Upstream {
         let now = self.clock.now();
         let until = self.machine.lock().paused_until(now.ticks())?;
         Some(self.clock.between(now, Instant::from_ticks(until)))
+    }
+
+    /// Would `demand` be admitted behind the waiters of its policy, and `others` more calls?
+    fn judge(&self, demand: &Demand<'_>, others: u64, now: Instant) -> Result<(), Refusal> {
+        let ready = {
+            let mut machine = self.machine.lock();
+            let units = machine.units(demand.ask());
+            machine.ready(&units, demand, others, now.ticks())
+        };
+        match ready <= now.ticks() {
+            true => Ok(()),
+            false => Err(self.refusal(ready, now)),
+        }
+    }
+
+    /// The refusal of a request that may go at `ready`.
+    fn refusal(&self, ready: u64, now: Instant) -> Refusal {
+        match ready {
+            NEVER => Refusal::new(Reason::Oversized, LEG, Wait::Never),
+            _ => {
+                let wait = Wait::until(&self.clock, now, Instant::from_ticks(ready));
+                Refusal::new(Reason::RateExceeded, LEG, wait)
+            }
+        }
     }
 
     /// Its counts.
@@ -335,86 +361,70 @@ impl Ticket for UpstreamTicket {
 impl Limiter for Upstream {
     type Ticket = UpstreamTicket;
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<UpstreamTicket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<UpstreamTicket, Refusal> {
         let now = demand.now(&self.clock);
-        let mut machine = self.machine.lock();
-        let units = machine.units(demand.ask());
-        let ready = machine.ready(&units, demand, now.ticks());
-        if ready <= now.ticks() {
-            return Ok(UpstreamTicket(machine.take(units, now.ticks())));
-        }
-        drop(machine);
-        let (reason, wait) = match ready {
-            NEVER => (Reason::Oversized, Wait::Never),
-            _ => {
-                let due = Due::at(&self.clock, now, Instant::from_ticks(ready));
-                (Reason::RateExceeded, Wait::Until(due))
-            }
-        };
-        Err(Refusal::new(reason, LEG, demand.units(), wait))
-    }
-
-    fn cancel(&self, ticket: UpstreamTicket, now: &ClockReading) {
-        self.machine.lock().cancel(&ticket.0, now.now(&self.clock).ticks());
-        self.notify.notify_all();
-    }
-
-    fn settle(&self, ticket: &mut UpstreamTicket, actual: Settlement<'_>) -> u32 {
-        let cost = actual.cost();
-        let Some(units) = actual.per(cost).actual() else {
-            return 0;
-        };
-        let now = actual.reading().now(&self.clock).ticks();
-        let known = self.machine.lock().settle(&mut ticket.0, cost, units, now);
-        self.notify.notify_all();
-        known.into()
-    }
-
-    fn finish(&self, ticket: UpstreamTicket, _: Outcome, _: &ClockReading) {
-        self.machine.lock().finish(&ticket.0.units);
-    }
-
-    fn forget(&self, ticket: UpstreamTicket) {
-        self.machine.lock().finish(&ticket.0.units);
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.notify);
-        let now = demand.now(&self.clock).ticks();
+        self.queue.check(demand, |_, others| self.judge(demand, others, now))?;
         let ready = {
             let mut machine = self.machine.lock();
             let units = machine.units(demand.ask());
-            machine.ready(&units, demand, now)
+            let ready = machine.ready(&units, demand, 0, now.ticks());
+            if ready <= now.ticks() {
+                return Ok(UpstreamTicket(machine.take(units, now.ticks())));
+            }
+            ready
         };
-        match ready {
-            NEVER => ReadyAt::never_for(Reason::Oversized, LEG, demand.units()),
-            _ if ready <= now => ReadyAt::NOW,
-            _ => ReadyAt::at(LEG, Instant::from_ticks(ready)),
-        }
+        Err(self.refusal(ready, now))
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.clock)
+    fn cancel(&self, ticket: UpstreamTicket) {
+        let now = self.clock.now().ticks();
+        self.machine.lock().cancel(&ticket.0, now);
+        self.queue.notify();
     }
 
-    fn callbacks(&self) -> Callbacks {
-        Callbacks::FINISH
+    fn finish(&self, ticket: UpstreamTicket, _: Outcome) {
+        self.machine.lock().finish(&ticket.0.units);
     }
 
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        self.machine.lock().is_pristine(now.now(&self.clock).ticks())
+    fn settle(&self, ticket: &mut UpstreamTicket, settlement: &Settlement) -> u32 {
+        let cost = settlement.cost();
+        let Some(units) = settlement.per(cost).actual() else {
+            return 0;
+        };
+        let now = self.clock.now().ticks();
+        let known = self.machine.lock().settle(&mut ticket.0, cost, units, now);
+        self.queue.notify();
+        known.into()
     }
 
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        let now = demand.now(&self.clock);
+        self.queue.look(demand, |_, ahead| {
+            self.judge(demand, ahead.saturating_sub(demand.ahead()), now)
+        })
+    }
+
+    fn leave(&self, place: &Place) {
+        self.queue.leave(place);
+    }
+
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.queue.watch(watcher);
+    }
+
+    /// The pause, and then each quota that is known.
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         let now = self.clock.now();
         let mut quotas = Vec::new();
-        let until = {
+        let (until, as_new) = {
             let mut machine = self.machine.lock();
             machine.visit(now.ticks(), |quota| quotas.push(quota));
-            machine.paused_until(now.ticks()).unwrap_or(0)
+            let until = machine.paused_until(now.ticks()).unwrap_or(0);
+            (until, machine.is_pristine(now.ticks()))
         };
         let wait = |until: u64| self.clock.between(now, Instant::from_ticks(until));
-        visit(Status::new(LEG, LEG, State::Opaque { next: wait(until) }));
+        let upstream = Description::new(LEG).on(&self.clock).as_new(as_new);
+        visit(upstream.state(State::Opaque { next: wait(until) }));
         for quota in quotas {
             let fills_at = Instant::from_ticks(now.ticks().saturating_add(quota.fills_in));
             let state = State::Rate {
@@ -424,10 +434,8 @@ impl Limiter for Upstream {
                 next: Some(wait(quota.next)),
                 reset: None,
             };
-            let status = Status::new(LEG, LEG, state);
-            visit(quota.cost.map_or(status, |cost| status.per(cost)));
+            let upstream = upstream.state(state);
+            visit(quota.cost.map_or(upstream, |cost| upstream.per(cost)));
         }
     }
-
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }

@@ -154,7 +154,7 @@ impl Machine {
     }
 
     /// The units of the waiters ahead.
-    fn ahead(&self, demand: Demand<'_>) -> Units {
+    fn ahead(&self, demand: &Demand<'_>) -> Units {
         std::array::from_fn(|meter| match self.meters[meter].cost {
             Some(cost) => demand.per(cost).map_or(0, |demand| demand.ahead()),
             None if meter == 0 => demand.per_call().ahead(),
@@ -164,9 +164,10 @@ impl Machine {
 
     /// The instant from which `units` may be taken: at most `now` if they may be taken now, and [`NEVER`] if they are more than a quota
     /// holds by its own statement.
-    pub(super) fn ready(&mut self, units: &Units, demand: Demand<'_>, now: u64) -> u64 {
+    pub(super) fn ready(&mut self, units: &Units, demand: &Demand<'_>, others: u64, now: u64) -> u64 {
         self.advance(now);
-        let ahead = self.ahead(demand);
+        let mut ahead = self.ahead(demand);
+        ahead[0] = ahead[0].saturating_add(others);
         let after_ramp = self
             .ramp
             .filter(|_| units[0] > 0)
@@ -647,7 +648,7 @@ mod tests {
         fn ready_for(&mut self, ask: &Ask, now: u64) -> u64 {
             let reading = ClockReading::new();
             let units = self.units(ask);
-            self.ready(&units, Demand::new(ask, &reading), now)
+            self.ready(&units, &Demand::new(ask, &reading), 0, now)
         }
 
         fn goes(&mut self, calls: u64, now: u64) -> Option<Taken> {

@@ -16,7 +16,6 @@ mod causes;
 mod conformance;
 mod fan_out;
 mod idle;
-mod kinds;
 mod open_circuit;
 mod panics;
 mod pool;

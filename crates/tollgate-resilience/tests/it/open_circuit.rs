@@ -82,3 +82,30 @@ fn an_open_circuit_is_not_waited_for() {
     assert_eq!(policy.waiting(), 0);
     drop(held);
 }
+
+/// Given a waiter for a circuit that opens before its deadline, when the circuit is held off until after it, then the waiter is refused
+/// at once.
+#[test]
+fn a_waiter_is_judged_anew_when_its_circuit_is_held_off() {
+    let clock = ManualClock::new();
+    let second = Duration::from_secs(1);
+    let breaker = CircuitBreaker::builder().wait_while_open().on(&clock).build().unwrap();
+    breaker.trip(second);
+    let policy = Policy::builder().limit(breaker).on(&clock).build().unwrap();
+    let (count, mut waits) = (Count::new(), Box::pin(policy.admit_timeout(1, 2 * second)));
+    assert!(counted(waits.as_mut(), &count).is_pending());
+    policy.limiter().hold_off(second);
+    assert!(
+        counted(waits.as_mut(), &count).is_pending(),
+        "that is no longer than it was"
+    );
+    policy.limiter().hold_off(5 * second);
+    let Poll::Ready(Err(refusal)) = counted(waits.as_mut(), &count) else {
+        panic!("it waits in vain");
+    };
+    assert_eq!(
+        (refusal.reason(), refusal.cause()),
+        (Reason::TimedOut, Some(Reason::CircuitOpen))
+    );
+    assert_eq!((count.get(), clock.elapsed()), (1, Duration::ZERO));
+}

@@ -15,15 +15,14 @@ use std::fmt;
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread::panicking;
 use std::time::Duration;
-use tollgate::status::Status;
-use tollgate::sync::WaitQueue;
+use tollgate::sync::{Place, Watch};
 use tollgate::{
-    ClockReading, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, ReadyAt, Refusal, Semaphore, Settlement,
+    Demand, Description, Limiter, LimiterExt, ManualClock, Outcome, Policy, Refusal, Semaphore, Settlement,
 };
 use tollgate_resilience::adaptive::{Adaptive, LimitLaw, Resizable, Sample};
 use tollgate_resilience::retry::{Backoff, Repeat, Retry};
@@ -46,8 +45,6 @@ struct Foreign {
     strike: Strike,
     armed: AtomicBool,
     calls: AtomicUsize,
-    /// Units that the first leg of a policy has seen committed.
-    committed: AtomicU64,
     /// Clones of wakers that have not been dropped.
     wakers: AtomicIsize,
     /// The calls that have panicked.
@@ -74,7 +71,6 @@ impl Foreign {
             strike,
             armed: AtomicBool::new(false),
             calls: AtomicUsize::new(0),
-            committed: AtomicU64::new(0),
             wakers: AtomicIsize::new(0),
             struck: Mutex::default(),
         }))
@@ -316,53 +312,36 @@ impl<'a> Tasks<'a> {
 
 /// A limiter of the user's, which admits everything.
 #[derive(Clone, Copy)]
-struct Own {
-    foreign: &'static Foreign,
-    /// Whether it counts what is committed.
-    counts: bool,
-}
+struct Own(&'static Foreign);
 
 fn own(foreign: &'static Foreign) -> Own {
-    Own { foreign, counts: false }
+    Own(foreign)
 }
 
 impl Limiter for Own {
     type Ticket = u64;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
-        self.foreign.call("try_reserve");
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<u64, Refusal> {
+        self.0.call("try_reserve");
         Ok(demand.ask().count())
     }
-    fn cancel(&self, _: u64, _: &ClockReading) {
-        self.foreign.call("cancel");
+    fn cancel(&self, _: u64) {
+        self.0.call("cancel");
     }
-    fn commit(&self, units: &mut u64, _: &ClockReading) {
-        if self.counts {
-            self.foreign.committed.fetch_add(*units, SeqCst);
-        }
-        self.foreign.call("commit");
+    fn finish(&self, _: u64, _: Outcome) {
+        self.0.call("finish");
     }
-    fn settle(&self, _: &mut u64, _: Settlement<'_>) -> u32 {
-        self.foreign.call("settle");
+    fn settle(&self, _: &mut u64, _: &Settlement) -> u32 {
+        self.0.call("settle");
         0
     }
-    fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {
-        self.foreign.call("finish");
+    fn look(&self, _: &Demand<'_>) -> Result<(), Refusal> {
+        self.0.call("look");
+        Ok(())
     }
-    fn forget(&self, _: u64) {
-        self.foreign.call("forget");
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.0.call("describe");
+        visit(Description::new("own").as_new(true));
     }
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        self.foreign.call("ready_at");
-        ReadyAt::NOW
-    }
-    fn is_pristine(&self, _: &ClockReading) -> bool {
-        self.foreign.call("is_pristine");
-        true
-    }
-    fn visit_status(&self, _: &mut dyn FnMut(Status<'_>)) {
-        self.foreign.call("visit_status");
-    }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 const PERMITS: usize = 2;
@@ -380,27 +359,30 @@ struct OwnAround<L>(&'static Foreign, L);
 
 impl<L: Limiter> Limiter for OwnAround<L> {
     type Ticket = L::Ticket;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<L::Ticket, Refusal> {
         self.0.call("try_reserve around");
         self.1.try_reserve(demand)
     }
-    fn cancel(&self, ticket: L::Ticket, now: &ClockReading) {
-        self.1.cancel(ticket, now);
+    fn cancel(&self, ticket: L::Ticket) {
+        self.1.cancel(ticket);
         self.0.call("cancel around");
     }
-    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.1.finish(ticket, outcome, now);
+    fn finish(&self, ticket: L::Ticket, outcome: Outcome) {
+        self.1.finish(ticket, outcome);
         self.0.call("finish around");
     }
-    fn forget(&self, ticket: L::Ticket) {
-        self.1.forget(ticket);
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.0.call("look around");
+        self.1.look(demand)
     }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.call("ready_at around");
-        self.1.ready_at(demand)
+    fn leave(&self, place: &Place) {
+        self.1.leave(place);
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.1.queues(visit);
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.1.watch(watcher);
+    }
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.1.describe(visit);
     }
 }
 
@@ -416,9 +398,6 @@ impl<L: Resizable> Resizable for OwnAround<L> {
     fn in_use(&self) -> usize {
         self.0.call("in_use");
         self.1.in_use()
-    }
-    fn may_reach(&self, most: usize) {
-        self.1.may_reach(most);
     }
 }
 
@@ -437,7 +416,7 @@ fn laws_of_adaptive_limits_may_panic() {
             .law(OwnLaw(foreign))
             .bounds(2, 3);
         let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
-        let legs = own(foreign).and(Arc::clone(&limit)).and(own(foreign));
+        let legs = (own(foreign), Arc::clone(&limit), own(foreign));
         let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
         foreign.arm();
         let held: Vec<_> = (0..2)

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::time::Duration;
-use tollgate::{LimiterExt, Rejection, Semaphore};
+use tollgate::{LimiterExt, Refusal, Semaphore};
 use tollgate_resilience::adaptive::{Adaptive, AdaptiveError, Aimd};
 use tollgate_resilience::shed::{RetryBudget, ShedError, Throttler};
 use tollgate_resilience::{BreakerError, CircuitBreaker};
@@ -40,7 +40,7 @@ fn call(verb: &str) -> Ended {
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
     let verbs: [(&str, Found); 5] = [
-        ("CircuitBreaker", holds::<Rejection>),
+        ("CircuitBreaker", holds::<Refusal>),
         ("CircuitBreaker::builder", holds::<BreakerError>),
         ("Adaptive::builder", holds::<AdaptiveError>),
         ("RetryBudget::new", holds::<ShedError>),

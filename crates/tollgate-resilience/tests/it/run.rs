@@ -66,7 +66,7 @@ impl Rig {
         )
     }
 
-    fn run(&self, result: Result<(), Outcome>) -> Result<(), RunError<'_, Outcome>> {
+    fn run(&self, result: Result<(), Outcome>) -> Result<(), RunError<Outcome>> {
         let classify = |result: &Result<(), Outcome>| result.err().unwrap_or(Outcome::Success);
         let work = self.policy.run_classified(1, || async move { result }, classify);
         self.clock.run(work.into_future())

@@ -41,7 +41,7 @@ fn a_probe_that_comes_back_beside_a_result_is_free() {
     crate::exhaustive(|| {
         let (_clock, breaker) = half_open(2);
         let other = Arc::clone(&breaker);
-        let thread = thread::spawn(move || drop(other.reserve(1).unwrap()));
+        let thread = thread::spawn(move || other.try_admit(1).unwrap().cancel());
         breaker.try_admit(1).unwrap().finish(Outcome::Success);
         thread.join().unwrap();
         assert_eq!(breaker.state(), BreakerState::HalfOpen);

@@ -4,13 +4,11 @@ use super::Consul;
 use super::api::{Api, Entry};
 use std::fmt;
 use std::time::Duration;
-use tollgate::policy::file::{FileSpec, Kinds};
-use tollgate::policy::source::{LastGood, PolicySource, SourceError};
-use tollgate::policy::spec::PolicySpec;
 use tollgate::remote::StoreError;
+use tollgate_config::{ConfigFile, Kinds, LastGood, PolicySpec, Source, SourceError};
 
-/// The versions of a policy, or of [those of a service](tollgate::policy::spec::PolicySetSpec), under a key of Consul's: a
-/// [`PolicySource`].
+/// The versions of a policy, or of [those of a service](tollgate_config::PolicySetSpec), under a key of Consul's: a
+/// [`Source`].
 ///
 /// One request waits until the key has changed. An invalid version is an error with line and column, and so are a deleted key
 /// and an unavailable store, each once: the version in force stays.
@@ -18,7 +16,7 @@ use tollgate::remote::StoreError;
 /// ```no_run
 /// # use tollgate_stores::Consul;
 /// # use tollgate::Clock;
-/// # use tollgate::policy::spec::PolicySpec;
+/// # use tollgate_config::{PolicySpec, Reload};
 /// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
 /// let (spec, source) = consul.policy::<PolicySpec>("gate/policy.toml").await?;
@@ -47,27 +45,28 @@ const RETRIES: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 
 impl Consul {
     /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
-    /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
+    /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the built-in kinds.
     ///
     /// # Errors
-    /// [`StoreError`] when the store does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is
+    /// [`StoreError`] when the store does not answer, [`ConfigError`](tollgate_config::ConfigError) when there is
     /// no policy under the key.
-    pub async fn policy<S: FileSpec>(&self, key: &str) -> Result<(S, ConsulPolicy<S>), SourceError> {
-        self.policy_with(key, &Kinds::standard()).await
+    pub async fn policy<S: ConfigFile>(&self, key: &str) -> Result<(S, ConsulPolicy<S>), SourceError> {
+        self.policy_with(key, &Kinds::new()).await
     }
 
-    /// The same for legs of these kinds.
+    /// The same for legs of these kinds as well.
     ///
     /// # Errors
     /// As those of [`policy`](Self::policy).
-    pub async fn policy_with<S: FileSpec>(
+    pub async fn policy_with<S: ConfigFile>(
         &self,
         key: &str,
         kinds: &Kinds,
     ) -> Result<(S, ConsulPolicy<S>), SourceError> {
         let api = self.0.api.clone();
-        let (entries, index) = api.changed(key, false, 0, WAIT).await?;
-        let (spec, kept) = LastGood::first_with(key, content(entries), kinds)?;
+        let asked = api.changed(key, false, 0, WAIT).await;
+        let (entries, index) = asked.map_err(SourceError::new)?;
+        let (spec, kept) = LastGood::first(key, content(entries), kinds).map_err(SourceError::new)?;
         let source = ConsulPolicy {
             api,
             kept,
@@ -83,7 +82,7 @@ fn content(mut entries: Vec<Entry>) -> Option<Vec<u8>> {
     entries.pop().map(|entry| entry.value)
 }
 
-impl<S: FileSpec> ConsulPolicy<S> {
+impl<S: ConfigFile> ConsulPolicy<S> {
     /// The key.
     pub fn key(&self) -> &str {
         self.kept.key()
@@ -100,18 +99,18 @@ impl<S: FileSpec> ConsulPolicy<S> {
             Ok((entries, index)) => {
                 (self.index, self.failures, self.missing) = (index, 0, entries.is_empty());
                 let version = self.kept.see(content(entries))?;
-                Some(version.map_err(SourceError::from))
+                Some(version.map_err(SourceError::new))
             }
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
                 // Reported once, not at each attempt.
-                (self.failures == 1).then(|| Err(error.into()))
+                (self.failures == 1).then(|| Err(SourceError::new(error)))
             }
         }
     }
 }
 
-impl<S: FileSpec> PolicySource<S> for ConsulPolicy<S> {
+impl<S: ConfigFile> Source<S> for ConsulPolicy<S> {
     async fn next(&mut self) -> Option<Result<S, SourceError>> {
         loop {
             // An answer without a number would be followed by the next at once.
@@ -126,7 +125,7 @@ impl<S: FileSpec> PolicySource<S> for ConsulPolicy<S> {
     }
 }
 
-impl<S: FileSpec> fmt::Debug for ConsulPolicy<S> {
+impl<S: ConfigFile> fmt::Debug for ConsulPolicy<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsulPolicy")
             .field("key", &self.kept.key())
@@ -157,17 +156,8 @@ mod tests {
     async fn a_service_with_a_kind_of_its_own_is_read_and_followed() {
         use base64::Engine as _;
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        use tollgate::policy::spec::{PolicySetSpec, SemaphoreRule};
-
-        #[derive(Clone, Debug, PartialEq)]
-        struct Doubled(SemaphoreRule);
-        impl tollgate::policy::spec::Rule for Doubled {
-            type Limiter = tollgate::Semaphore;
-            const KIND: &'static str = "doubled";
-            fn build(&self, _: &tollgate::Clock) -> Result<Self::Limiter, tollgate::policy::spec::SpecError> {
-                Ok(tollgate::Semaphore::new(2 * self.0.limit))
-            }
-        }
+        use tollgate::{Clock, LimiterExt, Semaphore};
+        use tollgate_config::{LegKind, PolicySetSpec, SemaphoreSpec, SpecError};
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let consul = Consul::options(format!("http://{}", listener.local_addr().unwrap()));
@@ -198,16 +188,17 @@ mod tests {
                 .starts_with("service.toml:3:8: key `kind`: `doubled` was given"),
             "{error}"
         );
-        let kinds = Kinds::standard().with_reader(&["limit"], |table| {
-            let limit = table.whole("limit", 1, 100)?.unwrap_or(1) as usize;
-            Ok(Doubled(SemaphoreRule { limit }))
-        });
+        let doubled = |spec: SemaphoreSpec, _: &Clock| Ok::<_, SpecError>(Semaphore::new(2 * spec.limit).boxed());
+        let kinds = Kinds::new().with("doubled", doubled);
         let (spec, mut source) = consul
             .policy_with::<PolicySetSpec>("service.toml", &kinds)
             .await
             .unwrap();
         let next = source.next().await.unwrap().unwrap();
-        let limit = |spec: &PolicySetSpec| spec.policies["global"].legs[0].rule.get::<Doubled>().unwrap().0.limit;
-        assert_eq!((limit(&spec), limit(&next)), (2, 3));
+        let limit = |spec: &PolicySetSpec| match &spec.policies["global"].legs[0].kind {
+            LegKind::Custom(doubled) => doubled.numbers()["limit"].as_u64(),
+            _ => None,
+        };
+        assert_eq!((limit(&spec), limit(&next)), (Some(2), Some(3)));
     }
 }

@@ -8,13 +8,11 @@ use serde_json::json;
 use std::fmt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tollgate::policy::file::{FileSpec, Kinds};
-use tollgate::policy::source::{LastGood, PolicySource, SourceError};
-use tollgate::policy::spec::PolicySpec;
 use tollgate::remote::StoreError;
+use tollgate_config::{ConfigFile, Kinds, LastGood, PolicySpec, Source, SourceError};
 
-/// The versions of a policy, or of [those of a service](tollgate::policy::spec::PolicySetSpec), under a key of etcd, one after the
-/// other: a [`PolicySource`].
+/// The versions of a policy, or of [those of a service](tollgate_config::PolicySetSpec), under a key of etcd, one after the
+/// other: a [`Source`].
 ///
 /// The server reports changes, and the key is read every 30 s all the same.
 ///
@@ -29,7 +27,7 @@ use tollgate::remote::StoreError;
 ///
 /// ```no_run
 /// # use tollgate::Clock;
-/// # use tollgate::policy::spec::PolicySpec;
+/// # use tollgate_config::{PolicySpec, Reload};
 /// # use tollgate_stores::Etcd;
 /// # async fn followed() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let etcd = Etcd::options("http://127.0.0.1:2379").connect()?;
@@ -63,23 +61,27 @@ const EVERY: Duration = Duration::from_secs(30);
 
 impl Etcd {
     /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
-    /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
+    /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the built-in kinds.
     ///
     /// # Errors
-    /// [`StoreError`] when the server does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is
+    /// [`StoreError`] when the server does not answer, [`ConfigError`](tollgate_config::ConfigError) when there is
     /// no policy under the key.
-    pub async fn policy<S: FileSpec>(&self, key: &str) -> Result<(S, EtcdPolicy<S>), SourceError> {
-        self.policy_with(key, &Kinds::standard()).await
+    pub async fn policy<S: ConfigFile>(&self, key: &str) -> Result<(S, EtcdPolicy<S>), SourceError> {
+        self.policy_with(key, &Kinds::new()).await
     }
 
-    /// The same for legs of these kinds.
+    /// The same for legs of these kinds as well.
     ///
     /// # Errors
     /// As those of [`policy`](Self::policy).
-    pub async fn policy_with<S: FileSpec>(&self, key: &str, kinds: &Kinds) -> Result<(S, EtcdPolicy<S>), SourceError> {
+    pub async fn policy_with<S: ConfigFile>(
+        &self,
+        key: &str,
+        kinds: &Kinds,
+    ) -> Result<(S, EtcdPolicy<S>), SourceError> {
         let http = self.0.store().http.clone();
-        let (content, heard) = look(&http, key).await?;
-        let (spec, kept) = LastGood::first_with(key, content, kinds)?;
+        let (content, heard) = look(&http, key).await.map_err(SourceError::new)?;
+        let (spec, kept) = LastGood::first(key, content, kinds).map_err(SourceError::new)?;
         let source = EtcdPolicy {
             http,
             kept,
@@ -103,7 +105,7 @@ async fn look(http: &AuthHttp, key: &str) -> Result<(Seen, JsonStream), StoreErr
     Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
 }
 
-impl<S: FileSpec> EtcdPolicy<S> {
+impl<S: ConfigFile> EtcdPolicy<S> {
     /// The key.
     pub fn key(&self) -> &str {
         self.kept.key()
@@ -133,7 +135,7 @@ impl<S: FileSpec> EtcdPolicy<S> {
     }
 }
 
-impl<S: FileSpec> PolicySource<S> for EtcdPolicy<S> {
+impl<S: ConfigFile> Source<S> for EtcdPolicy<S> {
     /// # Cancel safety
     /// No version is lost: nothing is awaited between receiving and returning it.
     async fn next(&mut self) -> Option<Result<S, SourceError>> {
@@ -164,13 +166,13 @@ impl<S: FileSpec> PolicySource<S> for EtcdPolicy<S> {
                 Ok(seen) => {
                     self.unavailable = false;
                     if let Some(version) = self.kept.see(seen) {
-                        return Some(version.map_err(SourceError::from));
+                        return Some(version.map_err(SourceError::new));
                     }
                 }
                 Err(error) => {
                     self.retry_at = Some(Instant::now() + self.retry);
                     if !std::mem::replace(&mut self.unavailable, true) {
-                        return Some(Err(error.into()));
+                        return Some(Err(SourceError::new(error)));
                     }
                 }
             }
@@ -178,7 +180,7 @@ impl<S: FileSpec> PolicySource<S> for EtcdPolicy<S> {
     }
 }
 
-impl<S: FileSpec> fmt::Debug for EtcdPolicy<S> {
+impl<S: ConfigFile> fmt::Debug for EtcdPolicy<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdPolicy")
             .field("key", &self.kept.key())

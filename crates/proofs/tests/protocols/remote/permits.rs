@@ -321,7 +321,7 @@ impl State {
 
     fn has_ended(&self, id: usize) -> bool {
         let node = &self.clients[id];
-        node.wait.is_some_and(|wait| !node.client.waits(wait))
+        node.wait.is_some_and(|wait| node.client.waits_for(wait).is_none())
     }
 
     fn take(&mut self, id: usize) {

@@ -88,15 +88,14 @@ fn all_else_is_the_limiters_inside() {
     const TOKENS: Cost = Cost::new("tokens");
     let clock = ManualClock::new();
     let window = Adaptive::builder(Semaphore::new(5)).on(&clock).build().unwrap();
-    assert!(window.clock().is_some_and(|seen| seen.is_same(&clock)));
     window.try_admit(2).unwrap().forget();
     // What a semaphore forgets is gone.
     assert_eq!((window.limiter().in_use(), window.limit()), (0, 3));
     let mut permit = window.try_admit(1).unwrap();
     assert!(permit.settle(TOKENS, 1).is_err(), "a semaphore counts no tokens");
     let mut kinds = Vec::new();
-    window.visit_status(&mut |status| kinds.push(status.kind));
-    assert_eq!(kinds, ["adaptive"]);
+    window.describe(&mut |leg| kinds.push((leg.kind, leg.clock.is_some_and(|seen| seen.is_same(&clock)))));
+    assert_eq!(kinds, [("adaptive", true)]);
     assert!(format!("{window:?}").contains("limit: 3") && format!("{window:?}").contains("in_use: 1"));
     let builder = Adaptive::builder(Semaphore::new(5)).bounds(2, 77);
     assert!(format!("{builder:?}").contains("77"), "{builder:?}");

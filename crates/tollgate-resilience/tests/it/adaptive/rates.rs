@@ -38,7 +38,7 @@ impl Server for TokenBucket {
 
 impl Server for FixedWindow {
     fn allow(&self, per_second: u64) {
-        self.set_limit(per_second, Inherit::Additive);
+        self.set_limit(per_second, Inherit::AsIs);
     }
     fn serve(&self) -> bool {
         self.try_acquire(1).is_ok()
@@ -181,7 +181,7 @@ fn the_status_of_a_rate_shows_what_it_has_found() {
     let rate = rate(&clock, Quota::per_second(100).burst(10), Aimd::new());
     rate.try_admit(1).unwrap().finish(Outcome::Overload);
     let mut seen = Vec::new();
-    rate.visit_status(&mut |status| seen.push((status.kind, status.state)));
+    rate.describe(&mut |leg| seen.push((leg.kind, leg.state)));
     let state = State::Rate {
         limit: 10,
         window: Duration::from_nanos(111_111_112),

@@ -46,7 +46,7 @@ fn every_window_counts_alike() {
         for _ in 0..5 {
             call(1, Outcome::Ignored);
             drop(breaker.try_admit(1).unwrap());
-            drop(breaker.reserve(1).unwrap());
+            breaker.try_admit(1).unwrap().cancel();
             breaker.try_admit(1).unwrap().forget();
         }
         call(0, Outcome::Failure);

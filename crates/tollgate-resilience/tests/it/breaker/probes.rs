@@ -43,15 +43,12 @@ fn free(breaker: &CircuitBreaker) -> u64 {
 #[test]
 fn every_probe_without_a_result_is_free_again() {
     type Way = fn(&CircuitBreaker, &ManualClock);
-    let ways: [(&str, Way); 9] = [
+    let ways: [(&str, Way); 8] = [
         ("dropped", |breaker, _| drop(breaker.try_admit(1).unwrap())),
         ("ignored", |breaker, _| {
             breaker.try_admit(1).unwrap().finish(Outcome::Ignored);
         }),
-        ("cancelled", |breaker, _| drop(breaker.reserve(1).unwrap())),
-        ("committed, then dropped", |breaker, _| {
-            drop(breaker.reserve(1).unwrap().commit());
-        }),
+        ("cancelled", |breaker, _| breaker.try_admit(1).unwrap().cancel()),
         ("refused by a later leg", |breaker, _| {
             let nothing = Semaphore::new(0);
             assert!(breaker.and(&nothing).try_admit(1).is_err());
@@ -252,9 +249,9 @@ fn second_trial(clock: &ManualClock, old: impl FnOnce(&'static CircuitBreaker)) 
 fn a_probe_of_an_older_trial_is_no_probe_of_this_one() {
     let clock = ManualClock::new();
     let mut old = None;
-    let breaker = second_trial(&clock, |breaker| old = breaker.reserve(1).ok());
+    let breaker = second_trial(&clock, |breaker| old = breaker.try_admit(1).ok());
     let new = breaker.try_admit(1).unwrap();
-    drop(old);
+    old.unwrap().cancel();
     assert!(breaker.try_admit(1).is_err(), "one probe of one is out");
     drop(new);
     assert!(breaker.try_admit(1).is_ok());

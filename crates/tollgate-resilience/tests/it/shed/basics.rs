@@ -44,7 +44,7 @@ fn cancelled_and_ignored_requests_do_not_count() {
     let clock = ManualClock::new();
     let throttler = Throttler::new(0.5, 0.9, 120 * SECOND).unwrap().on(&clock);
     for _ in 0..1_000 {
-        drop(throttler.reserve(1).unwrap());
+        throttler.try_admit(1).unwrap().cancel();
         drop(throttler.try_admit(1).unwrap());
     }
     assert_eq!(throttler.rate(), 0.0);
@@ -66,7 +66,7 @@ fn retries_are_a_part_of_the_requests() {
     // A retry that is not made after all is given back, and no more than is kept.
     budget.deposit();
     (0..9).for_each(|_| budget.deposit());
-    drop(budget.reserve(1).unwrap());
+    budget.try_admit(1).unwrap().cancel();
     assert_eq!(budget.available(), 1);
     let _ = budget.try_admit(u64::MAX).unwrap_err();
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Ask, ClockReading, Demand, Inherit, Instant, Limiter, Settlement};
+use tollgate::{Ask, ClockReading, Demand, Inherit, Instant, Limiter, Outcome, Settlement};
 use tollgate_resilience::shed::{RetryBudget, Throttler};
 
 #[allow(dead_code, reason = "fuzz targets run the other programs")]
@@ -64,23 +64,23 @@ proptest! {
             match step {
                 Step::Reserve(_, units) => {
                     let ask = Ask::many(units);
-                    if let Ok(ticket) = throttler.try_reserve(Demand::new(&ask, &reading)) {
+                    if let Ok(ticket) = throttler.try_reserve(&Demand::new(&ask, &reading)) {
                         held.push((ticket, asked.len()));
                     }
                     asked.push((now.as_secs(), units, 0));
                 }
                 Step::Settle(index, _) if index < held.len() => {
-                    throttler.settle(&mut held[index].0, Settlement::new(TOKENS, 9, &reading).per(TOKENS));
+                    throttler.settle(&mut held[index].0, &Settlement::new(TOKENS, 9).per(TOKENS));
                 }
                 Step::Cancel(index) if index < held.len() => {
                     let (ticket, of) = held.remove(index);
-                    throttler.cancel(ticket, &reading);
+                    throttler.cancel(ticket);
                     asked[of].1 = 0;
                 }
-                Step::Forget(index) if index < held.len() => throttler.forget(held.remove(index).0),
+                Step::Forget(index) if index < held.len() => throttler.finish(held.remove(index).0, Outcome::Forgotten),
                 Step::Finish(index) if index < held.len() => {
                     let (ticket, of) = held.remove(index);
-                    throttler.finish(ticket, tollgate::Outcome::Success, &reading);
+                    throttler.finish(ticket, Outcome::Success);
                     asked[of].2 = asked[of].1;
                 }
                 Step::Wait(time) => clock.advance(time),

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{Ask, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy};
 use tollgate_resilience::shed::{RetryBudget, Throttler};
@@ -37,13 +37,13 @@ fn a_waiter_for_a_retry_wakes_when_a_whole_one_is_there() {
     });
     assert_eq!(whole, [0, 1, 1, 1, 2]);
     // Cancelled requests are back, as many as they were, up to the most that is kept.
-    drop(budget.reserve(2).unwrap());
+    budget.try_admit(2).unwrap().cancel();
     assert_eq!(budget.available(), 2);
     assert!(budget.try_admit(3).is_err());
     assert!(format!("{budget:?}").contains("available: 2"));
 }
 
-/// Given a thread that waits for a retry, when deposits make one whole, then it is served: the `Notify` has fired.
+/// Given a thread that waits for a retry, when deposits make one whole, then it is served.
 #[test]
 fn a_blocked_thread_wakes_for_a_whole_retry() {
     let budget = Arc::new(RetryBudget::new(0.5, 1).unwrap());
@@ -64,7 +64,7 @@ fn a_blocked_thread_wakes_for_a_whole_retry() {
 fn a_throttler_looks_at_its_window_alone() {
     let clock = ManualClock::new();
     let throttler = Throttler::new(0.5, 0.9, Duration::from_secs(10)).unwrap().on(&clock);
-    assert!(throttler.clock().is_some_and(|seen| seen.is_same(&clock)));
+    throttler.describe(&mut |leg| assert!(leg.clock.is_some_and(|seen| seen.is_same(&clock))));
     for _ in 0..4 {
         throttler.try_admit(5).unwrap().finish(Outcome::Success);
         clock.advance(Duration::from_secs(1));
@@ -100,4 +100,45 @@ fn the_largest_costs_saturate_a_throttler() {
     clock.advance(Duration::from_secs(10));
     assert_eq!(throttler.rate(), 0.0);
     assert!(by_cost.try_admit(Ask::one().cost(COST, 1)).is_ok());
+}
+
+/// Given a policy that waits whose head is dropped, then it asks once in each tenth of the window, however often it looks.
+#[test]
+fn a_dropped_head_asks_once_in_each_tenth_of_the_window() {
+    let mut drops = 0;
+    for seed in 0..60 {
+        let clock = ManualClock::new();
+        let throttler = Throttler::new(1.0, 0.9, Duration::from_secs(10)).unwrap();
+        let throttler = Arc::new(throttler.on(&clock).seed(seed));
+        for outcome in [Outcome::Success, Outcome::Overload] {
+            throttler.try_admit(100).unwrap().finish(outcome);
+        }
+        let rate = |asks: u32| (100.0 + 10.0 * f64::from(asks)) / (201.0 + 10.0 * f64::from(asks));
+        let policy = Policy::builder()
+            .on(&clock)
+            .limit(Arc::clone(&throttler))
+            .build()
+            .unwrap();
+        let mut waits = pin!(policy.admit(10));
+        let mut is_dropped = || {
+            waits
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        };
+        // As a newcomer, and as the head.
+        for asks in 2..10 {
+            if !is_dropped() {
+                break;
+            }
+            drops += 1;
+            for _ in 0..9 {
+                assert_eq!(throttler.rate(), rate(asks), "{seed}");
+                clock.advance(Duration::from_millis(100));
+                assert!(is_dropped());
+            }
+            clock.advance(Duration::from_millis(100));
+        }
+    }
+    assert!(drops > 5, "{drops}");
 }

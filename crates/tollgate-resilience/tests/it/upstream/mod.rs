@@ -6,7 +6,7 @@ use futures::future::join_all;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tollgate::status::State;
-use tollgate::{Ask, BoxLimiter, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, TokenBucket};
+use tollgate::{Ask, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, TokenBucket};
 use tollgate_resilience::upstream::{Feedback, RemainingQuota, Upstream};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -139,9 +139,9 @@ fn a_settled_cost_comes_back_to_the_quota() {
     let third = upstream.try_admit(ask).unwrap();
     let available = || {
         let mut seen = None;
-        upstream.visit_status(&mut |status| {
-            if let State::Rate { available, .. } = status.state {
-                assert_eq!(status.cost, Some(TOKENS));
+        upstream.describe(&mut |leg| {
+            if let State::Rate { available, .. } = leg.state {
+                assert_eq!(leg.cost, Some(TOKENS));
                 seen = Some(available);
             }
         });
@@ -157,14 +157,64 @@ fn a_settled_cost_comes_back_to_the_quota() {
 fn an_upstream_in_a_box_takes_back_what_was_reserved() {
     let clock = ManualClock::new();
     let upstream = Arc::new(Upstream::builder().on(&clock).build().unwrap());
-    let boxed = BoxLimiter::new(Arc::clone(&upstream));
+    let boxed = Arc::clone(&upstream).boxed();
     let first = boxed.try_admit(1).unwrap();
     let call = upstream.begin(&Ask::one()).unwrap();
     let quota = RemainingQuota::of_calls(2).limit(10).reset(60 * SECOND);
     upstream.observe(&call, &Feedback::default().quota(quota));
     first.finish(Outcome::Success);
-    let reserved = boxed.reserve(2).unwrap();
+    let reserved = boxed.try_admit(2).unwrap();
     assert!(boxed.try_admit(1).is_err());
-    drop(reserved);
+    reserved.cancel();
     assert!(boxed.try_admit(2).is_ok());
+}
+
+/// Given a waiter whose deadline is after a pause, when the pause is made longer than that, then the waiter is refused at once.
+#[test]
+fn a_waiter_is_judged_anew_when_the_pause_becomes_longer() {
+    let clock = ManualClock::new();
+    let (upstream, policy) = over(&clock, Quota::per_second(100));
+    upstream.pause(SECOND);
+    clock.run(async {
+        let longer = async {
+            clock.sleep(SECOND / 2).await;
+            upstream.pause(5 * SECOND);
+        };
+        let (waited, ()) = futures::join!(policy.admit_timeout(1, 3 * SECOND), longer);
+        let refused = waited.unwrap_err();
+        assert_eq!((refused.reason(), refused.leg()), (Reason::TimedOut, "upstream"));
+    });
+    assert_eq!(clock.elapsed(), SECOND / 2);
+}
+
+/// Given two policies that share an upstream, then the one whose head is older gets what comes back first.
+#[test]
+fn policies_take_turns_at_what_an_upstream_has_left() {
+    let clock = ManualClock::new();
+    let (upstream, first) = over(&clock, Quota::per_second(100));
+    let second = Policy::builder()
+        .limit(Arc::clone(&upstream))
+        .on(&clock)
+        .build()
+        .unwrap();
+    let call = upstream.begin(&Ask::one()).unwrap();
+    let quota = RemainingQuota::of_calls(0).limit(1).reset(SECOND).window(SECOND);
+    upstream.observe(&call, &Feedback::default().quota(quota));
+    let order = Mutex::new(Vec::new());
+    clock.run(async {
+        let wait = async |older: bool| {
+            match older {
+                true => first.admit(1).await.unwrap().forget(),
+                false => second.admit(1).await.unwrap().forget(),
+            }
+            order.lock().unwrap().push((older, clock.elapsed()));
+        };
+        futures::join!(wait(true), wait(false), wait(true), wait(false));
+    });
+    let order = order.into_inner().unwrap();
+    assert_eq!(
+        order.iter().map(|(older, _)| *older).collect::<Vec<_>>(),
+        [true, false, true, false]
+    );
+    assert!(order.windows(2).all(|pair| pair[1].1 - pair[0].1 >= SECOND));
 }

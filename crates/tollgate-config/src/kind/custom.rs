@@ -1,0 +1,158 @@
+//! Kinds of a program's own: a function from the numbers of a leg to a limiter.
+
+use super::{Around, Kind, LegKind, feature_of};
+use crate::file::read_value;
+use crate::spec::SpecError;
+use crate::spec::tagged::{OfKind, unknown_kind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use tollgate::{BoxLimiter, Clock};
+
+type Build = dyn Fn(&Value, &Clock) -> Result<BoxLimiter, SpecError> + Send + Sync;
+
+/// The kinds of legs that a program has beside the built-in ones.
+///
+/// ```
+/// use serde::Deserialize;
+/// use std::sync::Arc;
+/// use tollgate::{BoxLimiter, Clock, LimiterExt, ManualClock, Semaphore};
+/// use tollgate_config::{Format, Kinds, PolicySpec};
+///
+/// #[derive(Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Pool {
+///     pool: String,
+/// }
+/// // A limiter that the program holds, and its files only name.
+/// let gpus = Arc::new(Semaphore::new(2));
+/// let known = Arc::clone(&gpus);
+/// let kinds = Kinds::new().with("pool", move |leg: Pool, _: &Clock| match &*leg.pool {
+///     "gpus" => Ok(Arc::clone(&known).boxed()),
+///     other => Err(format!("`{other}` was given, and gpus is allowed")),
+/// });
+///
+/// let text = "[[leg]]\nname = 'gpus'\nkind = 'pool'\npool = 'gpus'";
+/// let spec: PolicySpec = kinds.parse(text, Format::Toml)?;
+/// let policy = spec.build_with(&ManualClock::new(), &kinds)?;
+/// let held = policy.try_admit(1)?;
+/// assert_eq!(gpus.in_use(), 1);
+///
+/// let error = kinds.parse::<PolicySpec>(&text.replace("pool = 'gpus'", "pool = 3"), Format::Toml).unwrap_err();
+/// assert_eq!(error.to_string(), "text:4:8: key `pool`: 3 was given, and a text is allowed");
+/// # drop(held);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Kinds(Arc<BTreeMap<Box<str>, Arc<Build>>>);
+
+impl Kinds {
+    /// The built-in ones alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more kind. `build` gets the numbers of a leg, all keys that are not those of any leg, and the clock of its policy. A
+    /// [`SpecError`] that it gives tells the key that is wrong.
+    ///
+    /// `build` also runs to check a version before anything is changed. A leg whose numbers are unchanged keeps its limiter; one with
+    /// other numbers gets what `build` makes of them. A built-in kind of this name goes first.
+    #[must_use]
+    pub fn with<T, E>(
+        mut self,
+        name: impl Into<Box<str>>,
+        build: impl Fn(T, &Clock) -> Result<BoxLimiter, E> + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: DeserializeOwned,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let read_and_build = move |numbers: &Value, clock: &Clock| {
+            let told = |error: E| match error.into().downcast::<SpecError>() {
+                Ok(error) => *error,
+                Err(error) => SpecError::whole(error.to_string()),
+            };
+            build(read_value(numbers)?, clock).map_err(told)
+        };
+        Arc::make_mut(&mut self.0).insert(name.into(), Arc::new(read_and_build));
+        self
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|name| &**name)
+    }
+
+    /// The error of a kind that is not known.
+    fn unknown(&self, given: &str) -> SpecError {
+        match feature_of(given) {
+            Some(feature) => {
+                let fault = format!("`{given}` needs the feature `{feature}` of tollgate-config");
+                SpecError::new("kind", fault)
+            }
+            None => unknown_kind(
+                given,
+                &LegKind::NAMES.iter().copied().chain(self.names()).collect::<Vec<_>>(),
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+/// A kind of the program's own, and its numbers: see [`Kinds`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CustomKind {
+    kind: String,
+    #[serde(flatten)]
+    numbers: Map<String, Value>,
+}
+
+impl CustomKind {
+    /// The kind called `kind`, with the numbers that `numbers` is written as.
+    ///
+    /// # Errors
+    /// [`SpecError`] when they are written as no table.
+    pub fn new(kind: impl Into<String>, numbers: impl Serialize) -> Result<Self, SpecError> {
+        let kind = kind.into();
+        match serde_json::to_value(numbers) {
+            Ok(Value::Object(numbers)) => Ok(Self { kind, numbers }),
+            Ok(_) => Err(SpecError::new("kind", "its numbers are no table")),
+            Err(error) => Err(SpecError::new("kind", error.to_string())),
+        }
+    }
+
+    /// The name of the kind.
+    pub fn name(&self) -> &str {
+        &self.kind
+    }
+
+    /// Its numbers.
+    pub fn numbers(&self) -> &Map<String, Value> {
+        &self.numbers
+    }
+
+    pub(crate) fn of_kind(kind: String, numbers: Map<String, Value>) -> Self {
+        Self { kind, numbers }
+    }
+}
+
+impl Kind for CustomKind {
+    type Limiter = BoxLimiter;
+
+    fn build(&self, around: &Around<'_>) -> Result<BoxLimiter, SpecError> {
+        let Some(build) = around.kinds.0.get(&*self.kind) else {
+            return Err(around.kinds.unknown(&self.kind));
+        };
+        build(&Value::Object(self.numbers.clone()), around.clock)
+    }
+}

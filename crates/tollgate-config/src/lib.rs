@@ -1,0 +1,31 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(missing_docs)]
+
+mod file;
+mod kind;
+mod live;
+#[cfg(feature = "remote")]
+mod remote;
+mod set;
+mod source;
+mod spec;
+
+pub use file::{ConfigError, ConfigFile, Fault, Format, MAX_FILE, load, parse};
+#[cfg(feature = "calendar")]
+#[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+pub use kind::CalendarWindowSpec;
+#[cfg(feature = "resilience")]
+#[cfg_attr(docsrs, doc(cfg(feature = "resilience")))]
+pub use kind::{AdaptiveRateSpec, AdaptiveSpec, BreakerSpec, LawSpec, laws};
+pub use kind::{
+    CustomKind, FixedWindowSpec, Kinds, LeakyBucketSpec, LegKind, PartitionSpec, SemaphoreSpec, SlidingLogSpec,
+    SlidingWindowSpec, TokenBucketSpec, WarmupSpec,
+};
+pub use live::{Change, Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
+pub use set::{KeyedPolicies, PolicySet, UnknownName};
+#[cfg(feature = "watch")]
+#[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
+pub use source::WatchedFile;
+pub use source::{FileSource, LastGood, ReloadEvent, Source, SourceError};
+pub use spec::{KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PathPart, PolicySetSpec, PolicySpec, SpecError, When};

@@ -1,0 +1,17 @@
+//! Policies that run: their limiters, their loads, and how another version comes in force.
+
+mod built;
+mod changes;
+mod legs;
+mod load;
+mod reload;
+mod status;
+mod unit;
+
+pub(crate) use built::Built;
+pub use changes::{Change, Changes};
+pub use legs::{ReloadTicket, ReloadableLegs};
+pub use reload::{Reload, ReloadablePolicy};
+pub(crate) use reload::{apply_spec, build_policy, check_next};
+pub use status::LegStatus;
+pub(crate) use unit::{AnyUnit, Unit};

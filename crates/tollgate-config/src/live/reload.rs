@@ -1,0 +1,159 @@
+//! Builds policies that can be reloaded, and reloads them.
+
+use super::changes::Changes;
+use super::legs::ReloadableLegs;
+use crate::kind::{Kinds, LivePartitions};
+use crate::source::{ReloadEvent, Source, SourceError};
+use crate::spec::{PolicySpec, SpecError};
+use std::sync::Arc;
+use tollgate::{Clock, Policy, PolicyBuilder};
+
+/// A policy whose legs and bounds can be changed while it runs: see [`Reload`]. It is a policy as any other.
+pub type ReloadablePolicy = Policy<ReloadableLegs>;
+
+impl PolicySpec {
+    /// Builds the policy, fresh, on `clock`.
+    ///
+    /// # Errors
+    /// [`SpecError`]: the first mistake, with its path.
+    pub fn build(&self, clock: &Clock) -> Result<ReloadablePolicy, SpecError> {
+        self.build_with(clock, &Kinds::new())
+    }
+
+    /// The same with legs of these kinds as well, also in later versions.
+    ///
+    /// # Errors
+    /// As those of [`build`](Self::build).
+    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<ReloadablePolicy, SpecError> {
+        build_policy(Arc::new(self.clone()), clock, kinds, &Arc::default())
+    }
+}
+
+pub(crate) fn build_policy(
+    spec: Arc<PolicySpec>,
+    clock: &Clock,
+    kinds: &Kinds,
+    partitions: &Arc<LivePartitions>,
+) -> Result<ReloadablePolicy, SpecError> {
+    let legs = ReloadableLegs::new(Arc::clone(&spec), clock, kinds, partitions)?;
+    let mut builder = Policy::builder()
+        .limit(legs)
+        .order(spec.order.clone())
+        .eviction(spec.eviction)
+        .lateness(spec.lateness.unwrap_or(PolicyBuilder::LATENESS))
+        .work_time(spec.work_time.unwrap_or_default())
+        .max_queue(spec.max_queue.unwrap_or(usize::MAX))
+        .on(clock);
+    if let Some(max_wait) = spec.max_wait {
+        builder = builder.max_wait(max_wait);
+    }
+    builder
+        .build()
+        .map_err(|error| SpecError::new("leg", error.to_string()))
+}
+
+/// Puts other versions of a [`ReloadablePolicy`] in force while it runs.
+///
+/// A version is checked whole, and refused whole. Its list of legs is put in place by one swap, and the queue stays where it is: all
+/// waiters keep their order and their deadlines, and are judged anew. A permit ends at the limiters that made it.
+///
+/// | the leg | its state |
+/// |---|---|
+/// | is unchanged | is kept, to the last token |
+/// | has other numbers | is kept by its `inherit` rule; permits that are held stay held |
+/// | has another kind, cost, or number that cannot be changed in place | starts fresh: it is another leg |
+/// | is gone | serves the permits that it has admitted, until they end |
+///
+/// Numbers that cannot be changed in place: `segments`, `entries`, the `period` and `cold_factor` of a warm-up, `period` and `time_zone` of
+/// a calendar window, `of` and `class` of a partition, all numbers of breakers, of adaptive limits and of kinds of your own. A condition
+/// keeps its knowledge of the load. For microseconds, a new number may stand beside the list of the version before.
+pub trait Reload {
+    /// Puts another version in force.
+    ///
+    /// # Errors
+    /// [`SpecError`], with the path of the key: nothing has been changed then. It also stands in
+    /// [`last_error`](ReloadableLegs::last_error). The order of the queue, its eviction, its lateness and the time of the work cannot change.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, LimiterExt, ManualClock};
+    /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload};
+    /// let mut spec = PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(2))]);
+    /// let policy = spec.build(&ManualClock::new())?;
+    /// let held = policy.try_admit(Ask::many(2)).unwrap();
+    ///
+    /// spec.legs[0].kind = LegKind::semaphore(3);
+    /// policy.apply(spec.clone())?;
+    /// assert!(policy.try_admit(Ask::many(2)).is_err(), "two are still held");
+    /// assert!(policy.try_admit(Ask::one()).is_ok());
+    ///
+    /// spec.legs.clear();
+    /// assert!(policy.apply(spec).is_err());
+    /// drop(held);
+    /// assert!(policy.try_admit(Ask::many(3)).is_ok(), "the version before is still in force");
+    /// assert!(policy.limiter().last_error().is_some());
+    /// # Ok::<(), tollgate_config::SpecError>(())
+    /// ```
+    fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError>;
+
+    /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`. To be spawned, or run on a
+    /// thread of its own.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops between two versions: each is in force whole, or not at all.
+    fn follow<S: Source>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) -> impl Future<Output = ()> + Send;
+}
+
+impl Reload for ReloadablePolicy {
+    fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError> {
+        let applied = apply_spec(self, &Arc::new(spec), None);
+        if let Err(error) = &applied {
+            self.limiter().set_error(Some(SourceError::new(error.clone())));
+        }
+        applied
+    }
+
+    async fn follow<S: Source>(&self, mut source: S, mut event: impl FnMut(ReloadEvent) + Send) {
+        while let Some(version) = source.next().await {
+            event(
+                match version.and_then(|spec| self.apply(spec).map_err(SourceError::new)) {
+                    Ok(changes) => ReloadEvent::Applied(changes),
+                    Err(error) => {
+                        self.limiter().set_error(Some(error.clone()));
+                        ReloadEvent::Refused(error)
+                    }
+                },
+            );
+        }
+    }
+}
+
+/// Puts a version in force, and the bounds of the queue.
+pub(crate) fn apply_spec(
+    policy: &ReloadablePolicy,
+    spec: &Arc<PolicySpec>,
+    partitions: Option<&Arc<LivePartitions>>,
+) -> Result<Changes, SpecError> {
+    // One of a set is put in force at each key, and most have not changed.
+    let changes = match partitions.filter(|partitions| policy.limiter().is_in_force(spec, partitions)) {
+        Some(_) => return Ok(Changes::default()),
+        None => policy.limiter().apply(spec, partitions)?,
+    };
+    loop {
+        let latest = policy.limiter().spec();
+        policy.set_max_wait(latest.max_wait);
+        policy.set_max_queue(latest.max_queue.unwrap_or(usize::MAX));
+        // Another version may have come meanwhile.
+        if Arc::ptr_eq(&latest, &policy.limiter().spec()) {
+            return Ok(changes);
+        }
+    }
+}
+
+/// Refuses what [`apply_spec`] would refuse.
+pub(crate) fn check_next(
+    policy: &ReloadablePolicy,
+    spec: &PolicySpec,
+    partitions: &LivePartitions,
+) -> Result<(), SpecError> {
+    policy.limiter().check(spec, partitions)
+}

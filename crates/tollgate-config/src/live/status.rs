@@ -1,0 +1,90 @@
+//! How the legs of a policy stand.
+
+use super::built::LiveLeg;
+use super::legs::ReloadableLegs;
+use tollgate::policy::ShadowStats;
+use tollgate::status::State;
+
+/// How a leg stands. A snapshot.
+///
+/// ```
+/// # use tollgate::{LimiterExt, ManualClock};
+/// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(4))]).build(&ManualClock::new())?;
+/// let _held = policy.try_admit(1).unwrap();
+/// let leg = policy.limiter().leg("slots").expect("it is a leg");
+/// assert_eq!((&*leg.kind, leg.available(), leg.capacity()), ("semaphore", Some(3), Some(4)));
+/// # Ok::<(), tollgate_config::SpecError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LegStatus {
+    /// Its name.
+    pub name: String,
+    /// The name of its kind.
+    pub kind: String,
+    /// Its numbers.
+    pub state: State,
+    /// True while it is asked: always, unless it is conditional and the load is low.
+    pub applies: bool,
+    /// What it has counted, in shadow mode.
+    pub shadow: Option<ShadowStats>,
+}
+
+impl LegStatus {
+    fn of(leg: &LiveLeg) -> Self {
+        Self {
+            name: leg.spec.name.clone(),
+            kind: leg.spec.kind.name().to_owned(),
+            state: leg.unit.state(),
+            applies: leg.link.as_ref().is_none_or(|link| link.trigger.is_exceeded()),
+            shadow: leg.spec.shadow.then(|| leg.trial()),
+        }
+    }
+
+    /// Units that it could give now, where it counts units.
+    pub fn available(&self) -> Option<u64> {
+        match self.state {
+            State::Permits { limit, in_use, .. } => Some(limit.saturating_sub(in_use)),
+            State::Rate { available, .. } | State::Budget { available, .. } => Some(available),
+            _ => None,
+        }
+    }
+
+    /// Units that it can give at most: its limit, or its burst.
+    pub fn capacity(&self) -> Option<u64> {
+        match self.state {
+            State::Permits { limit, .. } | State::Rate { limit, .. } | State::Budget { limit, .. } => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Units per second, of a rate.
+    pub fn per_second(&self) -> Option<f64> {
+        match self.state {
+            State::Rate { limit, window, .. } if !window.is_zero() => Some(limit as f64 / window.as_secs_f64()),
+            _ => None,
+        }
+    }
+}
+
+impl ReloadableLegs {
+    /// How the legs stand, in order.
+    pub fn legs(&self) -> Vec<LegStatus> {
+        self.live().iter().map(LegStatus::of).collect()
+    }
+
+    /// How the leg called `name` stands, if there is one.
+    pub fn leg(&self, name: &str) -> Option<LegStatus> {
+        let live = self.live();
+        live.iter().find(|leg| leg.spec.name == name).map(LegStatus::of)
+    }
+
+    /// Units of the leg called `name` that are in use, where units are held until the work ends.
+    pub fn in_use(&self, name: &str) -> Option<u64> {
+        match self.leg(name)?.state {
+            State::Permits { in_use, .. } => Some(in_use),
+            _ => None,
+        }
+    }
+}

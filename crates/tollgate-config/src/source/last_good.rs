@@ -1,0 +1,130 @@
+//! The content of a key, from version to version.
+
+use crate::file::{ConfigError, ConfigFile, Format, format_of};
+use crate::kind::Kinds;
+use crate::spec::PolicySpec;
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// The content of a file, or of a key of a store, from version to version: each content counts once, and one that is wrong is no version.
+/// A source of your own that watches such a content keeps one.
+///
+/// ```
+/// # use tollgate_config::{Kinds, LastGood, PolicySpec};
+/// let good = b"[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 2\n".to_vec();
+/// let (spec, mut last_good) = LastGood::<PolicySpec>::first("gate/policy.toml", Some(good.clone()), &Kinds::new())?;
+/// assert_eq!(spec.legs.len(), 1);
+/// assert!(last_good.see(None).unwrap().is_err(), "the key was deleted");
+/// assert!(last_good.see(None).is_none(), "which is reported once");
+/// assert!(last_good.see(Some(good)).is_none(), "that version is in force still");
+/// # Ok::<(), tollgate_config::ConfigError>(())
+/// ```
+#[derive(Debug)]
+pub struct LastGood<S = PolicySpec> {
+    key: Box<str>,
+    format: Format,
+    kinds: Kinds,
+    given: Result<Vec<u8>, ConfigError>,
+    applied: Vec<u8>,
+    spec: PhantomData<fn() -> S>,
+}
+
+impl<S: ConfigFile> LastGood<S> {
+    /// The first version under `key`, whose name ends in `.toml` or `.json`; `None` when there is no such key. Its legs may be of these
+    /// kinds as well.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when there is no such key, its name ends otherwise, or its content is something else.
+    pub fn first(key: &str, content: Option<Vec<u8>>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
+        let of_key = |error: ConfigError| error.of_file(Path::new(key));
+        let format = format_of(Path::new(key)).map_err(of_key)?;
+        let content = content.ok_or_else(|| of_key(nothing()))?;
+        let spec = kinds.parse_bytes(&content, format).map_err(of_key)?;
+        let last_good = Self {
+            key: key.into(),
+            format,
+            kinds: kinds.clone(),
+            given: Ok(content.clone()),
+            applied: content,
+            spec: PhantomData,
+        };
+        Ok((spec, last_good))
+    }
+
+    /// The key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The version of a new `content`, or why it is none; each once.
+    pub fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<S, ConfigError>> {
+        self.see_result(content.ok_or_else(nothing))
+    }
+
+    pub(super) fn see_result(&mut self, content: Result<Vec<u8>, ConfigError>) -> Option<Result<S, ConfigError>> {
+        if content == self.given {
+            return None;
+        }
+        self.given = content;
+        let version = match &self.given {
+            // It is back as it was before it was wrong, or gone.
+            Ok(content) if *content == self.applied => return None,
+            Ok(content) => self.kinds.parse_bytes(content, self.format),
+            Err(error) => Err(error.clone()),
+        };
+        if let (Ok(_), Ok(content)) = (&version, &self.given) {
+            self.applied.clone_from(content);
+        }
+        Some(version.map_err(|error| error.of_file(Path::new(&*self.key))))
+    }
+}
+
+fn nothing() -> ConfigError {
+    ConfigError::unreadable("there is no such key")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "[[leg]]\nname = \"a\"\nkind = \"semaphore\"\nlimit = 2\n";
+
+    fn content(text: &str) -> Option<Vec<u8>> {
+        Some(text.into())
+    }
+
+    #[test]
+    fn each_content_counts_once() {
+        let (_, mut last_good) =
+            LastGood::<PolicySpec>::first("gate/policy.toml", content(GOOD), &Kinds::new()).unwrap();
+        assert!(last_good.see(content(GOOD)).is_none());
+        let wrong = last_good
+            .see(content(&GOOD.replace("limit", "limt")))
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(
+            (wrong.file(), wrong.line(), wrong.column()),
+            ("gate/policy.toml", Some(4), Some(1))
+        );
+        assert!(last_good.see(content(&GOOD.replace("limit", "limt"))).is_none());
+        assert!(last_good.see(content(GOOD)).is_none(), "it is in force still");
+        assert!(last_good.see(None).unwrap().is_err());
+        assert!(last_good.see(None).is_none());
+        assert!(last_good.see(content(&GOOD.replace('2', "3"))).unwrap().is_ok());
+        assert!(last_good.see(content(GOOD)).unwrap().is_ok());
+    }
+
+    #[test]
+    fn there_must_be_a_first_version() {
+        for (key, text) in [
+            ("policy", content(GOOD)),
+            ("policy.toml", None),
+            ("policy.json", content(GOOD)),
+        ] {
+            let error = LastGood::<PolicySpec>::first(key, text, &Kinds::new())
+                .map(drop)
+                .unwrap_err();
+            assert_eq!(error.file(), key, "{error}");
+        }
+    }
+}

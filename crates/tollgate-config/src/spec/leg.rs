@@ -1,0 +1,224 @@
+//! One leg as data: its kind, and when and how it applies.
+
+use super::tagged::OfKind;
+use super::text;
+use crate::kind::LegKind;
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Deserialize as DeriveDeserialize, Serialize};
+use serde_json::{Map, Value};
+use std::time::Duration;
+use tollgate::Inherit;
+use tollgate::policy::conditional::LoadMetric;
+
+/// One leg of a policy.
+///
+/// ```
+/// # use tollgate::Inherit;
+/// # use tollgate_config::{LegKind, LegSpec};
+/// let leg = LegSpec::new("tokens", LegKind::token_bucket("90000/min".parse()?))
+///     .per("tokens")
+///     .inherit(Inherit::Proportional)
+///     .shadow();
+/// assert_eq!((&*leg.name, leg.kind.name(), leg.per.as_deref(), leg.shadow), ("tokens", "token-bucket", Some("tokens"), true));
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LegSpec {
+    /// Its name, unique in its policy. The leg of the same name, kind and cost in the next version is the same leg.
+    pub name: String,
+    /// Its kind and its numbers.
+    #[serde(flatten)]
+    pub kind: LegKind,
+    /// The name of the cost that it counts; without it, calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per: Option<String>,
+    /// What becomes of its state when a version changes its numbers.
+    #[serde(default, skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub inherit: Inherit,
+    /// It is counted, and refuses nothing.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub shadow: bool,
+    /// The policy does not wait for it: see [`LimiterExt::at_once`](tollgate::LimiterExt::at_once).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub at_once: bool,
+    /// It applies only while another leg is under load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<When>,
+}
+
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl LegSpec {
+    /// A leg that counts calls.
+    pub fn new(name: impl Into<String>, kind: impl Into<LegKind>) -> Self {
+        Self {
+            name: name.into(),
+            kind: kind.into(),
+            per: None,
+            inherit: Inherit::AsIs,
+            shadow: false,
+            at_once: false,
+            when: None,
+        }
+    }
+
+    /// The same leg, counting `cost`.
+    #[must_use]
+    pub fn per(mut self, cost: impl Into<String>) -> Self {
+        self.per = Some(cost.into());
+        self
+    }
+
+    /// The same leg with another rule for changes of its numbers.
+    #[must_use]
+    pub fn inherit(self, inherit: Inherit) -> Self {
+        Self { inherit, ..self }
+    }
+
+    /// The same leg in shadow mode.
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        let shadow = true;
+        Self { shadow, ..self }
+    }
+
+    /// The same leg, not waited for.
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        let at_once = true;
+        Self { at_once, ..self }
+    }
+
+    /// The same leg, applying only when `when` says so.
+    #[must_use]
+    pub fn when(mut self, when: When) -> Self {
+        self.when = Some(when);
+        self
+    }
+}
+
+/// What a leg of any kind may say, and the numbers of its own.
+#[derive(DeriveDeserialize)]
+struct Leg {
+    name: String,
+    per: Option<String>,
+    #[serde(default)]
+    inherit: Inherit,
+    #[serde(default)]
+    shadow: bool,
+    #[serde(default)]
+    at_once: bool,
+    when: Option<When>,
+    #[serde(flatten)]
+    kind: Map<String, Value>,
+}
+
+impl<'de> Deserialize<'de> for LegSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let leg = Leg::deserialize(deserializer)?;
+        Ok(Self {
+            name: leg.name,
+            kind: LegKind::of_table(leg.kind).map_err(D::Error::custom)?,
+            per: leg.per.filter(|cost| cost != "call"),
+            inherit: leg.inherit,
+            shadow: leg.shadow,
+            at_once: leg.at_once,
+            when: leg.when,
+        })
+    }
+}
+
+/// A leg applies only while the load of another is above a mark.
+///
+/// The load of a leg in a policy's own request counts at the legs behind it: put the leg that depends on a load first.
+///
+/// ```
+/// # use tollgate::policy::conditional::LoadMetric;
+/// # use tollgate::{LimiterExt, ManualClock};
+/// # use tollgate_config::{LegKind, LegSpec, PolicySpec, When};
+/// let busy = When::above("slots", LoadMetric::Use, 0.8).below(0.5);
+/// let calls = LegSpec::new("calls", LegKind::token_bucket("1/s".parse()?)).when(busy);
+/// let slots = LegSpec::new("slots", LegKind::semaphore(10));
+/// let policy = PolicySpec::new([calls, slots]).build(&ManualClock::new())?;
+/// let _held = policy.try_admit(9)?; // No rate while the slots are idle.
+/// assert!(policy.try_admit(1).is_ok());
+/// assert_eq!(policy.limiter().leg("calls").map(|leg| leg.applies), Some(true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, DeriveDeserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct When {
+    /// The name of the other leg.
+    #[serde(alias = "leg")]
+    pub load_of: String,
+    /// What is measured of it.
+    #[serde(default = "When::metric")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub metric: LoadMetric,
+    /// It starts to apply above this. A latency counts in seconds; a file may give a time.
+    #[serde(with = "text::load")]
+    #[cfg_attr(feature = "schema", schemars(with = "NumberOrText"))]
+    pub above: f64,
+    /// It stops to apply at or below this; without it, at `above`.
+    #[serde(default, with = "text::load", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<NumberOrText>"))]
+    pub below: Option<f64>,
+    /// The span that rates and latencies are measured over.
+    #[serde(
+        default = "When::second",
+        with = "humantime_serde",
+        skip_serializing_if = "When::is_second"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub over: Duration,
+}
+
+impl When {
+    /// The span that rates and latencies are measured over, unless another is given.
+    pub const OVER: Duration = Duration::from_secs(1);
+
+    /// While `metric` of `leg` is above `above`, measured over a second.
+    pub fn above(leg: impl Into<String>, metric: LoadMetric, above: f64) -> Self {
+        Self {
+            load_of: leg.into(),
+            metric,
+            above,
+            below: None,
+            over: Self::OVER,
+        }
+    }
+
+    /// The same, until it is at or below `below`.
+    #[must_use]
+    pub fn below(mut self, below: f64) -> Self {
+        self.below = Some(below);
+        self
+    }
+
+    fn metric() -> LoadMetric {
+        LoadMetric::Use
+    }
+
+    fn second() -> Duration {
+        Self::OVER
+    }
+
+    fn is_second(over: &Duration) -> bool {
+        *over == Self::OVER
+    }
+}
+
+/// For the schema alone.
+#[cfg(feature = "schema")]
+#[derive(schemars::JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code)]
+pub(crate) enum NumberOrText {
+    Number(f64),
+    Text(String),
+}

@@ -1,0 +1,184 @@
+//! The policies of a service as data: named ones, and maps with a policy for each key.
+
+use super::{PartitionsSpec, PolicySpec, SpecError};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The policies of a service as plain data: named policies, maps with a policy for each key, and limits that they share.
+///
+/// [`build`](Self::build) makes a [`PolicySet`](crate::PolicySet).
+///
+/// ```
+/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
+/// let in_flight = |limit| PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(limit))]);
+/// let mut spec = PolicySetSpec::default();
+/// spec.policies.insert("global".into(), in_flight(100));
+/// let mut tenants = KeyedSpec::new(10_000, "free", in_flight(2));
+/// tenants.tiers.insert("paid".into(), in_flight(10));
+/// tenants.keys.insert("acme".into(), "paid".into());
+/// tenants.keys.insert("initech".into(), in_flight(3).into());
+/// assert_eq!(tenants.policy_of("acme"), Some(&in_flight(10)));
+/// assert_eq!(tenants.policy_of("initech"), Some(&in_flight(3)));
+/// assert_eq!(tenants.policy_of("any other"), Some(&in_flight(2)));
+/// spec.keyed.insert("tenant".into(), tenants);
+/// spec.check()?;
+///
+/// spec.keyed.get_mut("tenant").unwrap().keys.insert("acme".into(), "gold".into());
+/// let error = spec.check().unwrap_err();
+/// assert_eq!(error.to_string(), "keyed.tenant.keys.acme: `gold` is no tier, and there are: free, paid");
+/// # Ok::<(), tollgate_config::SpecError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PolicySetSpec {
+    /// The policies, by name.
+    #[serde(rename = "policy", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub policies: BTreeMap<String, PolicySpec>,
+    /// The maps with a policy for each key, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub keyed: BTreeMap<String, KeyedSpec>,
+    /// The limits that these policies share, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub partitions: BTreeMap<String, PartitionsSpec>,
+}
+
+/// A policy for each key, such as a tenant: that of the key's tier. Keys are text.
+///
+/// All policies of a map have the same settings of the queue that cannot change, since a key keeps its queue when it gets another tier.
+///
+/// ```
+/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySpec};
+/// let free = PolicySpec::new([LegSpec::new("requests", LegKind::token_bucket("60/min".parse()?))]);
+/// let tenants = KeyedSpec::new(10_000, "free", free.clone());
+/// assert_eq!((tenants.max_keys, tenants.policy_of("acme")), (10_000, Some(&free)));
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KeyedSpec {
+    /// Keys at most, above zero: see [`Keyed`](tollgate::Keyed). It stays as the map was built.
+    pub max_keys: usize,
+    /// The tier of a key that has no other.
+    pub default: String,
+    /// The policies, by the names of the tiers.
+    #[serde(rename = "tier", default)]
+    pub tiers: BTreeMap<String, PolicySpec>,
+    /// The keys that have another tier, or a policy of their own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys: BTreeMap<String, KeyTier>,
+}
+
+/// The tier of one key.
+///
+/// ```
+/// # use tollgate_config::{KeyTier, PolicySpec};
+/// assert_eq!(KeyTier::from("paid"), KeyTier::Named("paid".into()));
+/// assert_eq!(KeyTier::from(PolicySpec::default()), KeyTier::Own(PolicySpec::default()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum KeyTier {
+    /// The tier of this name.
+    Named(String),
+    /// A policy for this key alone.
+    Own(PolicySpec),
+}
+
+impl From<&str> for KeyTier {
+    fn from(name: &str) -> Self {
+        Self::Named(name.into())
+    }
+}
+
+impl From<PolicySpec> for KeyTier {
+    fn from(policy: PolicySpec) -> Self {
+        Self::Own(policy)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyTier {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrTable;
+        impl<'de> Visitor<'de> for NameOrTable {
+            type Value = KeyTier;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a tier or a table with a policy")
+            }
+            fn visit_str<E: Error>(self, name: &str) -> Result<KeyTier, E> {
+                Ok(name.into())
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeyTier, A::Error> {
+                PolicySpec::deserialize(MapAccessDeserializer::new(map)).map(KeyTier::Own)
+            }
+        }
+        deserializer.deserialize_any(NameOrTable)
+    }
+}
+
+impl KeyedSpec {
+    /// A map of at most `max_keys`, with one tier.
+    pub fn new(max_keys: usize, default: impl Into<String>, policy: PolicySpec) -> Self {
+        let default = default.into();
+        Self {
+            max_keys,
+            tiers: [(default.clone(), policy)].into(),
+            default,
+            keys: BTreeMap::new(),
+        }
+    }
+
+    /// The policy of `key`; `None` when its tier does not exist, which [`check`](PolicySetSpec::check) refuses.
+    pub fn policy_of(&self, key: &str) -> Option<&PolicySpec> {
+        match self.keys.get(key) {
+            Some(KeyTier::Own(policy)) => Some(policy),
+            Some(KeyTier::Named(tier)) => self.tiers.get(tier),
+            None => self.tiers.get(&self.default),
+        }
+    }
+
+    /// All policies, each with the tables in which it stands below that of the map.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = ([&str; 2], &PolicySpec)> {
+        let tiers = self.tiers.iter().map(|(tier, policy)| (["tier", &**tier], policy));
+        let own = self.keys.iter().filter_map(|(key, tier)| match tier {
+            KeyTier::Own(policy) => Some((["keys", &**key], policy)),
+            KeyTier::Named(_) => None,
+        });
+        tiers.chain(own)
+    }
+
+    /// Refuses tiers that do not exist, and queues that differ.
+    pub(crate) fn check(&self) -> Result<(), SpecError> {
+        if self.max_keys == 0 {
+            return Err(SpecError::new("max_keys", "0 was given, and at least 1 is allowed"));
+        }
+        let no_tier = |key: &str, tier: &str| {
+            let tiers = self.tiers.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            SpecError::new(key, format!("`{tier}` is no tier, and there are: {tiers}"))
+        };
+        let Some(default) = self.tiers.get(&self.default) else {
+            return Err(no_tier("default", &self.default));
+        };
+        for (tables, policy) in self.policies() {
+            let fault = format!(
+                "it differs from that of tier `{}`, and a key keeps its queue",
+                self.default
+            );
+            policy
+                .check_fixed(default, &fault)
+                .map_err(|error| error.within_all(&tables))?;
+        }
+        for (key, tier) in &self.keys {
+            match tier {
+                KeyTier::Named(tier) if !self.tiers.contains_key(tier) => return Err(no_tier(key, tier).within("keys")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! Who drives the queue of a policy: timers of a runtime, a thread or a manual clock; and what users' code may do to others.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tollgate::sync::{Place, Watch};
+use tollgate::{
+    Demand, Description, Inherit, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Refusal, Role,
+    Semaphore, TokenBucket,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn ten_a_second() -> Policy<TokenBucket> {
+    Policy::new(TokenBucket::new(Quota::per_second(10).burst(1)))
+}
+
+/// A test of tokio that pauses the clock waits in virtual time.
+#[tokio::test(start_paused = true)]
+async fn the_paused_clock_of_a_runtime_moves_the_queue() {
+    let (policy, start) = (ten_a_second(), tokio::time::Instant::now());
+    for _ in 0..601 {
+        policy.admit(1).await.unwrap().forget();
+    }
+    let waited = start.elapsed();
+    assert!(waited >= 60_000 * MS && waited < 62_000 * MS, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_out_ends_by_the_paused_clock_of_a_runtime() {
+    let (policy, start) = (Policy::new(Semaphore::new(1)), tokio::time::Instant::now());
+    let held = policy.admit(1).await.unwrap();
+    let late = policy.admit_timeout(1, 3_600_000 * MS).await.unwrap_err();
+    assert_eq!(
+        (late.reason(), late.cause()),
+        (Reason::TimedOut, Some(Reason::Saturated))
+    );
+    assert!(start.elapsed() >= 3_600_000 * MS);
+    drop(held);
+}
+
+/// A waiter outlives the runtime whose task was the timer.
+#[test]
+fn a_runtime_that_is_shut_down_leaves_the_timer_to_the_shared_thread() {
+    let policy = ten_a_second();
+    policy.admit_blocking(1).unwrap().forget();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let mut wait = Box::pin(policy.admit_owned(1));
+    runtime.block_on(std::future::poll_fn(|cx| {
+        assert!(wait.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    }));
+    drop(runtime);
+    // It is served by the timer, and not by this thread.
+    futures::executor::block_on(wait).unwrap().forget();
+}
+
+/// A runtime that no thread runs does not stop a waiter of another thread.
+#[test]
+fn a_waiter_from_outside_a_runtime_is_served_while_that_runtime_rests() {
+    let policy = ten_a_second();
+    policy.admit_blocking(1).unwrap().forget();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let mut rests = Box::pin(policy.admit_owned(1));
+    runtime.block_on(std::future::poll_fn(|cx| {
+        assert!(rests.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    }));
+    policy.admit_blocking(1).unwrap().forget();
+    assert!(runtime.block_on(rests).is_ok());
+}
+
+/// A leg that takes a second by the clock to admit a waiter.
+struct Slow(TokenBucket, ManualClock);
+
+impl Limiter for Slow {
+    type Ticket = <TokenBucket as Limiter>::Ticket;
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
+        if demand.role() != Role::Newcomer {
+            self.1.advance(Duration::from_secs(1));
+        }
+        self.0.try_reserve(demand)
+    }
+    fn cancel(&self, ticket: Self::Ticket) {
+        self.0.cancel(ticket);
+    }
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
+        self.0.finish(ticket, outcome);
+    }
+    fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        self.0.look(demand)
+    }
+    fn leave(&self, place: &Place) {
+        self.0.leave(place);
+    }
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.0.watch(watcher);
+    }
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        self.0.describe(visit);
+    }
+}
+
+#[test]
+fn a_leg_that_blocks_is_counted_and_delays_others_by_no_more() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock);
+    let policy = Policy::new(Slow(bucket, clock.clone()));
+    policy.limiter().0.try_acquire(1).unwrap();
+    let other = Policy::new(TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock));
+    clock.run(async {
+        other.admit(1).await.unwrap().forget();
+        let slow = policy.admit(1);
+        let quick = async {
+            other.admit(1).await.unwrap().forget();
+            clock.elapsed()
+        };
+        let (slow, quick) = futures::join!(slow, quick);
+        assert!(slow.is_ok() && quick <= Duration::from_millis(2_000), "{quick:?}");
+    });
+    assert_eq!(policy.waits().slowest_leg, Duration::from_secs(1));
+}
+
+/// Ten thousand policies that hand one permit on in a row need no stack for it.
+#[test]
+fn wake_ups_do_not_nest() {
+    let slots = Arc::new(Semaphore::new(1));
+    let clock = ManualClock::new();
+    let policies: Vec<_> = (0..10_000)
+        .map(|_| Policy::builder().limit(Arc::clone(&slots)).on(&clock).build().unwrap())
+        .collect();
+    let held = slots.try_acquire().unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut waits: Vec<_> = policies.iter().map(|policy| Box::pin(policy.admit(1))).collect();
+    for wait in &mut waits {
+        assert!(wait.as_mut().poll(&mut cx).is_pending());
+    }
+    drop(held);
+    // Each future that goes gives its permit to the next.
+    drop(waits);
+    assert_eq!((slots.in_use(), slots.waiting()), (0, 0));
+}
+
+/// Work that takes a tenth of a second at a slot under twice its load: calls that could not end in time do not start.
+#[test]
+fn work_that_could_not_end_in_time_does_not_start() {
+    let clock = ManualClock::new();
+    let policy = Policy::builder()
+        .limit(Semaphore::new(1))
+        .work_time(100 * MS)
+        .on(&clock)
+        .build()
+        .unwrap();
+    let done = std::cell::Cell::new(0);
+    clock.run(futures::future::join_all((0..1_200_u32).map(|call| {
+        let (policy, clock, done) = (&policy, &clock, &done);
+        async move {
+            clock.sleep(call * 50 * MS).await;
+            let begun = clock.elapsed();
+            if let Ok(permit) = policy.admit_timeout(1, 1_000 * MS).await {
+                clock.sleep(100 * MS).await;
+                drop(permit);
+                done.set(done.get() + u32::from(clock.elapsed() - begun <= 1_000 * MS));
+            }
+        }
+    })));
+    assert!(done.get() >= 480, "{} of 600 in time", done.get());
+}
+
+#[test]
+fn a_closed_policy_refuses_its_waiters_and_ends_no_permit() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(1));
+    let policy = Policy::builder().limit(Arc::clone(&slots)).on(&clock).build().unwrap();
+    let held = policy.try_admit(1).unwrap();
+    let count = Arc::<Count>::default();
+    let mut wait = pin!(policy.admit(1));
+    let waker = Waker::from(Arc::clone(&count));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    policy.close();
+    assert_eq!((count.0.load(SeqCst), policy.waiting(), slots.waiting()), (1, 0, 0));
+    match wait.poll(&mut Context::from_waker(&waker)) {
+        Poll::Ready(Err(refused)) => assert_eq!(refused.reason(), Reason::Closed),
+        _ => panic!("it waits, or is admitted"),
+    }
+    assert_eq!(slots.in_use(), 1);
+    drop(held);
+    assert_eq!(slots.in_use(), 0);
+}
+
+/// Waiters that move keep their order and their deadlines, and are served by the new policy's limits.
+#[test]
+fn waiters_move_to_the_policy_that_replaces_theirs_in_their_order() {
+    let clock = ManualClock::new();
+    let policy = |rate| {
+        let bucket = TokenBucket::new(Quota::per_second(rate).burst(1)).on(&clock);
+        bucket.try_acquire(1).unwrap();
+        let strict = Policy::builder().lateness(Duration::ZERO);
+        strict.limit(bucket).build().unwrap()
+    };
+    let (old, new, last) = (policy(1), policy(10), policy(100));
+    let order = std::cell::RefCell::new(Vec::new());
+    clock.run(async {
+        let waits = futures::future::join_all((0..5).map(|number| {
+            let (order, clock, old) = (&order, &clock, &old);
+            async move {
+                old.admit_owned(1).await.unwrap().forget();
+                order.borrow_mut().push((number, clock.elapsed().as_millis()));
+            }
+        }));
+        let late = old.admit_timeout(1, Duration::from_secs(30));
+        let moves = async {
+            old.move_waiters_to(&new);
+            // A second move finds them in the new one.
+            clock.sleep(250 * MS).await;
+            new.move_waiters_to(&last);
+        };
+        let (_, late, ()) = futures::join!(waits, late, moves);
+        // It borrows the old policy, and cannot move.
+        assert_eq!(late.map(drop).unwrap_err().reason(), Reason::Closed);
+    });
+    assert_eq!(*order.borrow(), [(0, 100), (1, 200), (2, 250), (3, 260), (4, 270)]);
+    assert_eq!((old.waiting(), new.waiting(), last.waiting()), (0, 0, 0));
+}
+
+/// A future that has moved, and is dropped before it is polled again, leaves the new queue as well.
+#[test]
+fn a_waiter_that_has_moved_and_goes_leaves_no_trace() {
+    let clock = ManualClock::new();
+    let policy = || Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap();
+    let (old, new) = (policy(), policy());
+    let (held, other) = (
+        old.limiter().try_acquire().unwrap(),
+        new.limiter().try_acquire().unwrap(),
+    );
+    let mut wait = Box::pin(old.admit_owned(1));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    old.move_waiters_to(&new);
+    assert_eq!((old.waiting(), new.waiting()), (0, 1));
+    drop(wait);
+    assert_eq!(new.waiting(), 0);
+    drop((held, other));
+    assert_eq!((old.limiter().in_use(), new.limiter().in_use()), (0, 0));
+}
+
+/// A deadline that a change of the quota makes too early ends its wait at the change.
+#[test]
+fn a_deadline_is_judged_anew_after_a_change() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
+    bucket.try_acquire(10).unwrap();
+    let policy = Policy::new(Arc::clone(&bucket));
+    let mut wait = pin!(policy.admit_timeout(5, Duration::from_secs(6)));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(wait.as_mut().poll(&mut cx).is_pending());
+    bucket.set_quota(Quota::per_minute(1).burst(10), Inherit::AsIs);
+    match wait.poll(&mut cx) {
+        Poll::Ready(Err(refused)) => assert_eq!(refused.reason(), Reason::TimedOut),
+        _ => panic!("it waits, or is admitted"),
+    }
+}
