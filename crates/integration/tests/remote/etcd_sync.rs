@@ -389,7 +389,7 @@ mod pushed {
         assert_eq!(version(&mut source).await, 2);
         put(&key, "[[leg]]\nname = 1\n").await;
         let why = error(&mut source).await.to_string();
-        assert!(why.contains(&key) && why.contains(":1:1: "), "{why}");
+        assert!(why.contains(&key) && why.contains(":2:8: key `name`"), "{why}");
         delete(&key).await;
         let why = error(&mut source).await.to_string();
         assert!(why.contains("there is no such key"), "{why}");
