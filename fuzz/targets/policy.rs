@@ -288,7 +288,7 @@ impl<'a> Pair<'a> {
         Some(longest)
     }
 
-    /// Each waiter is admitted at the instant at which all limiters would do so, though nobody looks.
+    /// Each waiter is admitted at the instant at which all limiters would do so, without a poll.
     fn advance(&mut self, mut time: Duration) {
         while let Some(next) = self.until_head().filter(|next| *next <= time) {
             self.clock.advance(next);

@@ -1,5 +1,5 @@
 //! The laws of waiting, checked with a policy in front of the limiter: by law 1 a waiter holds nothing, by law 6 waiters are woken,
-//! and by law 9 a waker that panics keeps nobody else from it.
+//! and by law 9 a waker that panics keeps no other waiter from it.
 
 use super::suite::{Suite, Tally, Violation};
 use super::world::{Held, World, times};

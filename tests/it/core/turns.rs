@@ -387,9 +387,9 @@ fn waiters_of_two_queues_are_woken_no_more_than_those_of_one() {
 }
 
 /// Given heads that are due and whose futures are kept without being polled, then they are admitted all the same, each at its
-/// instant, and hold up nobody.
+/// instant, and hold up no other.
 #[test]
-fn a_head_that_is_not_polled_holds_up_nobody() {
+fn a_head_that_is_not_polled_holds_up_no_other() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1)).on(&clock));
     let policies = [0, 1].map(|_| Policy::new(Arc::clone(&bucket)));

@@ -63,7 +63,7 @@ fn race<L: Limiter>(limiter: &L, clock: &ManualClock, hear: impl FnMut(u64, u64)
     race_for(admissions(), 2 * LENGTH, limiter, clock, hear);
 }
 
-/// The same until so many were admitted, with readings up to `oldest` nanoseconds old.
+/// The same until there were that number of `admissions`, with readings up to `oldest` nanoseconds old.
 fn race_for<L: Limiter>(
     admissions: u64,
     oldest: u64,

@@ -1,52 +1,37 @@
 //! Corners of cancels, settlements and changed limits, in which one rate's bookkeeping could be off by a single step without
 //! anything else showing it.
 
+use super::{settle, take};
 use std::time::Duration;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, RateTicket,
-    Settlement, SlidingLog, SlidingWindow, TokenBucket, Wait, Warmup,
+    Ask, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, RateTicket,
+    SlidingLog, SlidingWindow, TokenBucket, Wait, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const TENTH: Duration = Duration::from_millis(100);
-const UNITS: Cost = Cost::new("units");
-
-fn take<L: Limiter>(limiter: &L, clock: &ManualClock, units: u64) -> L::Ticket {
-    let (ask, reading) = (Ask::one().cost(UNITS, units), ClockReading::at(clock, clock.now()));
-    let demand = Demand::new(&ask, &reading).per(UNITS).unwrap();
-    limiter.try_reserve(&demand).unwrap()
-}
-
-fn settle<L: Limiter>(limiter: &L, ticket: &mut L::Ticket, actual: u64) {
-    let settlement = Settlement::new(UNITS, actual).per(UNITS);
-    assert_eq!(limiter.settle(ticket, &settlement), 1);
-}
-
-fn cancel<L: Limiter>(limiter: &L, ticket: L::Ticket) {
-    limiter.cancel(ticket);
-}
 
 fn window(clock: &ManualClock, limit: u64) -> FixedWindow {
     FixedWindow::new(limit, SECOND).unwrap().on(clock)
 }
 
-/// A charge that a change has forgiven is not refunded once more; one that it has kept is.
+/// A charge that a change has cancelled is not refunded once more; one that it has kept is.
 #[test]
 fn a_fixed_window_refunds_across_a_change_only_current_charges() {
     let clock = ManualClock::new();
-    let forgiven = window(&clock, 10);
-    let old = take(&forgiven, &clock, 4);
-    forgiven.set_limit(10, Inherit::Reset);
-    forgiven.try_acquire(3).unwrap();
-    cancel(&forgiven, old);
-    assert_eq!(forgiven.available(), 7, "it was forgiven");
+    let reset = window(&clock, 10);
+    let old = take(&reset, &clock, 4);
+    reset.set_limit(10, Inherit::Reset);
+    reset.try_acquire(3).unwrap();
+    reset.cancel(old);
+    assert_eq!(reset.available(), 7, "the change had cancelled it");
 
     let same = window(&clock, 10);
     let old = take(&same, &clock, 4);
     same.set_limit(10, Inherit::AsIs);
-    cancel(&same, old);
-    assert_eq!(same.available(), 10, "nothing was forgiven");
+    same.cancel(old);
+    assert_eq!(same.available(), 10, "the change had kept it");
 
     let twice = window(&clock, 10);
     let old = take(&twice, &clock, 6);
@@ -54,7 +39,7 @@ fn a_fixed_window_refunds_across_a_change_only_current_charges() {
         twice.set_limit(10, Inherit::Reset);
         twice.try_acquire(2).unwrap();
     }
-    cancel(&twice, old);
+    twice.cancel(old);
     assert_eq!(twice.available(), 8);
 }
 
@@ -67,7 +52,7 @@ fn a_settlement_in_a_fixed_window_corrects_its_own_charge_only() {
     assert_eq!(up_and_down.available(), 5);
     settle(&up_and_down, &mut ticket, 1);
     assert_eq!(up_and_down.available(), 9);
-    cancel(&up_and_down, ticket);
+    up_and_down.cancel(ticket);
     assert_eq!(up_and_down.available(), 10);
 
     // Beyond the limit, too.
@@ -77,7 +62,7 @@ fn a_settlement_in_a_fixed_window_corrects_its_own_charge_only() {
     assert_eq!(far.debt(), 15);
     settle(&far, &mut ticket, 22);
     assert_eq!(far.debt(), 12);
-    cancel(&far, ticket);
+    far.cancel(ticket);
     assert_eq!((far.debt(), far.available()), (0, 10));
 
     // Settled after a reset: nothing comes back, and more is charged.
@@ -89,7 +74,7 @@ fn a_settlement_in_a_fixed_window_corrects_its_own_charge_only() {
     assert_eq!(anew.available(), 7);
     settle(&anew, &mut ticket, 3);
     assert_eq!(anew.available(), 5);
-    cancel(&anew, ticket);
+    anew.cancel(ticket);
     assert_eq!(anew.available(), 5, "its segment is not known any more");
 }
 
@@ -119,12 +104,12 @@ fn leaky(clock: &ManualClock, slack: u64) -> LeakyBucket {
 #[test]
 fn a_reset_leaky_bucket_gives_back_nothing_of_before() {
     let clock = ManualClock::new();
-    // Six in it. Reset leaves it empty: what the old one gives back later was forgiven already.
+    // Six in it. Reset leaves it empty: what the old one gives back later does not count twice.
     let bucket = leaky(&clock, 9);
     let old = take(&bucket, &clock, 6);
     bucket.set_slack(9, Inherit::Reset).unwrap();
     bucket.try_acquire(5).unwrap();
-    cancel(&bucket, old);
+    bucket.cancel(old);
     assert_eq!(bucket.available(), 5);
 }
 
@@ -158,7 +143,7 @@ fn a_leaky_bucket_gives_back_exactly_after_more_than_a_word_has_flowed_through()
         let held = take(&fast, &clock, 4);
         assert_eq!(fast.available(), MANY + 6);
         fast.try_acquire(3).unwrap();
-        cancel(&fast, held);
+        fast.cancel(held);
         assert_eq!(fast.available(), MANY + 7);
         clock.advance(Duration::from_nanos(10));
         assert_eq!(fast.available(), MANY + 10);
@@ -177,8 +162,8 @@ fn a_log_counts_all_entries_across_changes_and_seals_them_at_a_reset() {
     log.set_limit(14, Inherit::AsIs);
     assert_eq!(log.available(), 5);
     log.set_limit(14, Inherit::AsIs);
-    assert_eq!(log.available(), 5, "nothing is forgiven or withheld");
-    cancel(&log, second);
+    assert_eq!(log.available(), 5, "no more and no less is refunded");
+    log.cancel(second);
     assert_eq!(log.available(), 8);
     clock.advance(TENTH * 8);
     assert_eq!(log.available(), 10, "the first two have left");
@@ -192,9 +177,9 @@ fn a_log_counts_all_entries_across_changes_and_seals_them_at_a_reset() {
     let old = take(&log, &clock, 1);
     log.set_limit(3, Inherit::Reset);
     let new = take(&log, &clock, 2);
-    cancel(&log, old);
+    log.cancel(old);
     assert_eq!(log.available(), 1);
-    cancel(&log, new);
+    log.cancel(new);
     assert_eq!(log.available(), 3);
 }
 
@@ -222,12 +207,12 @@ fn a_warm_up_undoes_once() {
     let warmup = Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(&clock);
     let cold = warmup.interval();
     let latest = take(&warmup, &clock, 1);
-    cancel(&warmup, latest);
+    warmup.cancel(latest);
     let after = take(&warmup, &clock, 1);
     // It was undone before: later tokens stay.
-    cancel(&warmup, latest);
+    warmup.cancel(latest);
     assert_eq!(warmup.time_until(1), Some(Duration::from_millis(1_375)));
-    cancel(&warmup, after);
+    warmup.cancel(after);
     assert_eq!((warmup.time_until(1), warmup.interval()), (Some(Duration::ZERO), cold));
 
     // Settled upwards as an older one, it charges the difference, and cannot undo the whole by that.
@@ -238,7 +223,7 @@ fn a_warm_up_undoes_once() {
     let charged = warmup.time_until(1);
     assert_eq!(charged, Some(Duration::from_millis(3_375)));
     settle(&warmup, &mut older, 0);
-    cancel(&warmup, older);
+    warmup.cancel(older);
     assert_eq!(warmup.time_until(1), charged);
 
     // After a reset it is a stranger.
@@ -247,7 +232,7 @@ fn a_warm_up_undoes_once() {
     let held = take(&fresh, &clock, 1);
     fresh.reset();
     fresh.try_acquire(1).unwrap();
-    cancel(&fresh, held);
+    fresh.cancel(held);
     assert_eq!(fresh.time_until(1), Some(Duration::from_millis(1_375)));
     let _: RateTicket = old;
 }
@@ -266,8 +251,8 @@ fn a_window_counts_all_segments_across_changes_and_seals_them_at_a_reset() {
     window.set_limit(10, Inherit::Reset);
     assert_eq!(window.available(), 10);
     window.try_acquire(5).unwrap();
-    cancel(&window, late);
-    assert_eq!(window.available(), 5, "it was forgiven");
+    window.cancel(late);
+    assert_eq!(window.available(), 5, "the change had cancelled it");
 
     let window = SlidingWindow::new(10, SECOND).unwrap().on(&clock);
     window.try_acquire(3).unwrap();
@@ -356,7 +341,7 @@ fn a_change_to_the_same_quota_gives_back_the_same() {
                     }
                     match *step {
                         Take(n) => bucket.try_acquire(n).unwrap(),
-                        CancelOlder => cancel(&bucket, older.take().unwrap()),
+                        CancelOlder => bucket.cancel(older.take().unwrap()),
                         Pass(tokens) => clock.advance(token * tokens as u32),
                     }
                 }
@@ -365,7 +350,7 @@ fn a_change_to_the_same_quota_gives_back_the_same() {
                 }
                 let what = format!("{quota}, row {row}, changed at {change_at}");
                 assert_eq!(bucket.available(), before, "{what}");
-                cancel(&bucket, held);
+                bucket.cancel(held);
                 assert_eq!(bucket.available(), after, "{what}");
             }
         }
@@ -404,7 +389,7 @@ fn a_reservation_across_a_change_refunds_within_both_quotas() {
         clock.advance(pass);
         bucket.try_acquire(taken).unwrap();
         assert_eq!(bucket.available(), before, "{new} {rule:?}");
-        cancel(&bucket, held);
+        bucket.cancel(held);
         assert_eq!(bucket.available(), after, "{new} {rule:?}");
     }
 
@@ -415,7 +400,7 @@ fn a_reservation_across_a_change_refunds_within_both_quotas() {
     clock.advance(TENTH * 3);
     bucket.set_quota(wide, Inherit::AsIs);
     bucket.try_acquire(9).unwrap();
-    cancel(&bucket, held);
+    bucket.cancel(held);
     assert_eq!(bucket.available(), 1);
 }
 
@@ -445,7 +430,7 @@ fn a_rate_is_fresh_again_when_nothing_counts_any_more() {
         assert!(fresh(), "{at}: nothing counts any more");
         let held = take(limiter, &clock, 1);
         assert!(!fresh(), "{at}: one is held");
-        cancel(limiter, held);
+        limiter.cancel(held);
         assert!(fresh(), "{at}: it was given back");
     }
 }
@@ -461,7 +446,7 @@ fn a_lowered_leaky_bucket_refunds_the_remainder() {
     bucket.set_slack(5, Inherit::AsIs).unwrap();
     bucket.try_acquire(3).unwrap();
     assert_eq!(bucket.available(), 1);
-    cancel(&bucket, held);
+    bucket.cancel(held);
     assert_eq!(bucket.available(), 3);
 }
 

@@ -260,15 +260,15 @@ proptest! {
         let clock = ManualClock::new();
         let quota = Quota::new(count, Duration::from_nanos(nanos)).unwrap();
         let bucket = LeakyBucket::new(quota).on(&clock).slack(slack).unwrap();
-        let brim = u128::from((slack + 1) * nanos);
+        let size = u128::from((slack + 1) * nanos);
         let mut replay = Replay::default();
         let mut now = 0;
         for op in ops {
             let level = replay.level(count, nanos, now);
             let after = |n: u64| level + u128::from(n * nanos);
-            let wait = |n: u64| after(n).saturating_sub(brim).div_ceil(u128::from(count));
-            prop_assert_eq!(u128::from(bucket.available()), brim.saturating_sub(level) / u128::from(nanos));
-            prop_assert_eq!(u128::from(bucket.debt()), level.saturating_sub(brim).div_ceil(u128::from(nanos)));
+            let wait = |n: u64| after(n).saturating_sub(size).div_ceil(u128::from(count));
+            prop_assert_eq!(u128::from(bucket.available()), size.saturating_sub(level) / u128::from(nanos));
+            prop_assert_eq!(u128::from(bucket.debt()), level.saturating_sub(size).div_ceil(u128::from(nanos)));
             prop_assert_eq!(bucket.time_until_full().unwrap().as_nanos(), level.div_ceil(u128::from(count)));
             match op {
                 Op::Advance(step) => {
@@ -277,18 +277,18 @@ proptest! {
                 }
                 Op::Take(n) | Op::Reserve(n) => match bucket.try_acquire(n) {
                     Ok(()) => {
-                        prop_assert!(n == 0 || after(n) <= brim);
+                        prop_assert!(n == 0 || after(n) <= size);
                         replay.taken.push((now, n));
                     }
                     Err(refused) => {
-                        prop_assert!(after(n) > brim);
+                        prop_assert!(after(n) > size);
                         let expected = (n <= slack + 1).then(|| wait(n));
                         prop_assert_eq!(refused.retry_after().map(|wait| wait.as_nanos()), expected);
                     }
                 },
                 Op::UpTo(n) => {
                     let taken = bucket.acquire_up_to(n);
-                    prop_assert_eq!(u128::from(taken), u128::from(n).min(brim.saturating_sub(level) / u128::from(nanos)));
+                    prop_assert_eq!(u128::from(taken), u128::from(n).min(size.saturating_sub(level) / u128::from(nanos)));
                     replay.taken.push((now, taken));
                 }
                 Op::Force(n) => {

@@ -11,7 +11,6 @@ mod conservation;
 mod corners;
 mod epochs;
 mod fixed_window;
-mod forgiven;
 #[cfg(feature = "governor")]
 mod governed;
 mod governor_oracle;
@@ -20,6 +19,7 @@ mod leaky_bucket;
 mod oversized;
 mod published;
 mod quota;
+mod refunds;
 mod replay;
 mod settled;
 mod token_bucket;
@@ -28,3 +28,21 @@ mod wakes;
 mod warmup;
 mod window;
 mod windows;
+
+use tollgate::time::ClockReading;
+use tollgate::{Ask, Cost, Demand, Limiter, ManualClock, Settlement};
+
+const UNITS: Cost = Cost::new("units");
+
+/// A reservation of `units`, as of now.
+fn take<L: Limiter>(limiter: &L, clock: &ManualClock, units: u64) -> L::Ticket {
+    let (ask, reading) = (Ask::one().cost(UNITS, units), ClockReading::at(clock, clock.now()));
+    let demand = Demand::new(&ask, &reading).per(UNITS).unwrap();
+    limiter.try_reserve(&demand).unwrap()
+}
+
+/// The reservation has cost `actual` units.
+fn settle<L: Limiter>(limiter: &L, ticket: &mut L::Ticket, actual: u64) {
+    let settlement = Settlement::new(UNITS, actual).per(UNITS);
+    assert_eq!(limiter.settle(ticket, &settlement), 1);
+}

@@ -23,10 +23,6 @@ fn settle<L: Limiter>(limiter: &L, ticket: &mut L::Ticket, actual: u64) {
     limiter.settle(ticket, &Settlement::new(TOKENS, actual).per(TOKENS));
 }
 
-fn cancel<L: Limiter>(limiter: &L, ticket: L::Ticket) {
-    limiter.cancel(ticket);
-}
-
 /// Given three reservations of which the first and the last are settled upwards, when the first is given back and later the last, then
 /// no more comes back than the bucket would hold without both: of what the first gave back, a part lay below the last.
 #[test]
@@ -41,10 +37,10 @@ fn a_refund_after_a_settlement_upwards_counts_below_the_others() {
     settle(&bucket, &mut last, 4);
     settle(&bucket, &mut first, 3);
     clock.advance(SECOND * 3 / 2);
-    cancel(&bucket, first);
+    bucket.cancel(first);
     clock.advance(SECOND * 3 / 2);
     let _next = reserve(&bucket, &clock, 4).unwrap();
-    cancel(&bucket, last);
+    bucket.cancel(last);
     let more = [3, 4].map(|n| reserve(&bucket, &clock, n).is_some());
     assert_eq!(more, [true, false], "ten at one instant");
 }
@@ -59,10 +55,10 @@ fn a_settlement_takes_nothing_from_earlier_reservations() {
         let first = reserve(&bucket, &clock, 5).unwrap();
         let mut second = reserve(&bucket, &clock, 5).unwrap();
         settle(&bucket, &mut second, actual);
-        cancel(&bucket, first);
+        bucket.cancel(first);
         assert_eq!(bucket.available(), left, "settled to {actual}");
         // And the second refunds its remainder.
-        cancel(&bucket, second);
+        bucket.cancel(second);
         assert_eq!((bucket.available(), bucket.debt()), (10, 0), "settled to {actual}");
     }
 }
@@ -103,7 +99,7 @@ proptest! {
                 },
                 Op::Cancel(index) => if index < held.len() {
                     let (ticket, _) = held.remove(index);
-                    cancel(&bucket, ticket);
+                    bucket.cancel(ticket);
                 },
             }
             let left: u64 = held.iter().map(|(_, charged)| charged).sum();
@@ -145,14 +141,14 @@ fn the_latest_is_undone_also_when_an_earlier_one_has_settled() {
     }
     // Each the area under its part of the curve.
     assert_eq!(with.time_until(1), Some(Duration::from_millis(1_125 + 875)));
-    cancel(&with, latest);
+    with.cancel(latest);
     let left = Some(Duration::from_millis(1_125));
     assert_eq!(
         (with.time_until(1), with.time_until_full()),
         (left, without.time_until_full())
     );
     // The earlier one itself cannot be undone any more.
-    cancel(&with, first);
+    with.cancel(first);
     assert_eq!(with.time_until(1), left);
 }
 
@@ -169,7 +165,7 @@ fn an_undercharge_from_before_a_change_is_kept() {
     assert_eq!(window.available(), 0, "ten of ten were used");
     let other = reserve(&window, &clock, 0);
     settle(&window, &mut ticket, 2);
-    cancel(&window, ticket);
+    window.cancel(ticket);
     assert_eq!((window.available(), other.is_some()), (0, true));
     clock.advance(SECOND * 122);
     assert_eq!(window.available(), 10);
@@ -188,7 +184,7 @@ fn an_undercharge_from_before_a_change_is_kept() {
     log.set_limit(13, Inherit::AsIs);
     settle(&log, &mut ticket, 10);
     assert_eq!(log.available(), 2, "seven more than was charged");
-    cancel(&log, ticket);
+    log.cancel(ticket);
     assert_eq!(log.available(), 12);
     let mut ticket = reserve(&log, &clock, 1).unwrap();
     log.reset();
@@ -288,7 +284,7 @@ fn settling_up_and_down_leaves_the_debts_of_others() {
         let wanted = (1..=10).find(|n| reserve(it, &clock, *n).is_some());
         (it.available(), wanted.unwrap_or(0))
     });
-    // A charge behind a debt of others is not refunded; so nothing is forgiven.
+    // A charge behind a debt of others is not refunded.
     let window = FixedWindow::new(10, SECOND).unwrap().on(&clock);
     let mut ticket = reserve(&window, &clock, 1).unwrap();
     window.force_acquire(24);

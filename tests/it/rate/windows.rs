@@ -62,7 +62,7 @@ macro_rules! rules {
             }
 
             #[test]
-            fn forgiven_charges_are_not_refunded() {
+            fn charges_that_a_change_has_cancelled_are_not_refunded() {
                 let clock = ManualClock::new();
                 let window = window(&clock, 10);
                 let held = window.try_admit(6).unwrap();

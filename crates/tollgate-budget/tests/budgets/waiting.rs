@@ -76,7 +76,7 @@ fn a_policy_is_told_of_room_by_any_account_of_its_level_each_time() {
         let waiter = Waiter::new(&policy, Ask::one());
         drop(held);
         drop(waiter.admitted());
-        // Nobody waits, so nobody is told.
+        // Without a waiter, no watcher is told.
         drop(ann.reserve(Ask::one()).unwrap());
     }
     assert_eq!(counts(&ann), [(0, 0), (0, 0)]);

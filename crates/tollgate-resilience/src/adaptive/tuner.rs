@@ -108,7 +108,7 @@ fn between(from: Instant, to: Instant) -> u64 {
     to.ticks().saturating_sub(from.ticks())
 }
 
-/// The instant so many ticks later, saturating.
+/// The instant `ticks` later, saturating.
 pub(super) fn later(from: Instant, ticks: u64) -> Instant {
     Instant::from_ticks(from.ticks().saturating_add(ticks))
 }

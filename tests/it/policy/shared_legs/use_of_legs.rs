@@ -71,7 +71,7 @@ impl World {
         self.add(Shared::Window(Arc::new(window), limit as f64 / length.as_secs_f64()))
     }
 
-    /// A policy of these legs, whose requests are for these units and are held so many milliseconds, in turn.
+    /// A policy of these legs, whose requests take `units` and are held for `hold` milliseconds, in turn.
     fn member(&mut self, legs: &[usize], units: &[u64], hold: &[u64]) {
         let mut all = Legs::new();
         for &leg in legs {

@@ -16,7 +16,7 @@ const MS: Duration = Duration::from_millis(1);
 const WEIGHT: Cost = Cost::new("weight");
 /// How long an admission is held in milliseconds, unless it is released earlier.
 const HOLD: u64 = 20;
-/// A policy is starved after so many rounds in which each leg of each policy is waited for once.
+/// A policy is starved after this number of rounds in which each leg of each policy is waited for once.
 const ROUNDS: f64 = 5.0;
 
 enum Shared {

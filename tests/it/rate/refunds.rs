@@ -1,30 +1,16 @@
-//! Corners of refunds and forgiveness, in which one rate could be off by one without anything else showing it: the order of
+//! Corners of refunds, in which one rate could be off by one without anything else showing it: the order of
 //! admissions, spent tokens, the end of an axis or a window.
 
+use super::{settle, take};
 use std::time::Duration;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, ManualClock, Quota, Settlement, SlidingLog,
-    SlidingWindow, TokenBucket, Warmup,
+    Ask, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow,
+    TokenBucket, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const TENTH: Duration = Duration::from_millis(100);
-const UNITS: Cost = Cost::new("units");
-
-fn take<L: Limiter>(limiter: &L, clock: &ManualClock, units: u64) -> L::Ticket {
-    let (ask, reading) = (Ask::many(units), ClockReading::at(clock, clock.now()));
-    limiter.try_reserve(&Demand::new(&ask, &reading)).unwrap()
-}
-
-fn settle<L: Limiter>(limiter: &L, ticket: &mut L::Ticket, actual: u64) {
-    let settlement = Settlement::new(UNITS, actual).per(UNITS);
-    assert_eq!(limiter.settle(ticket, &settlement), 1);
-}
-
-fn cancel<L: Limiter>(limiter: &L, ticket: L::Ticket) {
-    limiter.cancel(ticket);
-}
 
 fn bucket(clock: &ManualClock, burst: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_second(10).burst(burst)).on(clock)
@@ -36,8 +22,8 @@ fn both_come_back(bucket: &TokenBucket, clock: &ManualClock, what: &str) {
     clock.advance(SECOND * 1_000);
     let burst = bucket.available();
     let (older, newer) = (take(bucket, clock, 4), take(bucket, clock, 4));
-    cancel(bucket, newer);
-    cancel(bucket, older);
+    bucket.cancel(newer);
+    bucket.cancel(older);
     assert_eq!(bucket.available(), burst, "{what}");
 }
 
@@ -47,7 +33,7 @@ fn cancels_long_past_do_not_blur_the_order_of_later_ones() {
     let bucket = bucket(&clock, 10);
     for round in 0..200 {
         let held = take(&bucket, &clock, 5);
-        cancel(&bucket, held);
+        bucket.cancel(held);
         clock.advance(SECOND);
         if round % 40 == 39 {
             both_come_back(&bucket, &clock, "after many");
@@ -63,13 +49,13 @@ fn cancels_long_past_do_not_blur_the_order_in_a_leaky_bucket() {
         let leaky = LeakyBucket::new(Quota::per_second(10)).slack(9).unwrap().on(&clock);
         for _ in 0..before {
             let held = take(&leaky, &clock, 5);
-            cancel(&leaky, held);
+            leaky.cancel(held);
             clock.advance(SECOND);
         }
         let (older, newer) = (take(&leaky, &clock, 4), take(&leaky, &clock, 4));
-        cancel(&leaky, newer);
+        leaky.cancel(newer);
         leaky.try_acquire(6).unwrap();
-        cancel(&leaky, older);
+        leaky.cancel(older);
         assert_eq!(leaky.available(), 4, "after {before}");
     }
 }
@@ -94,15 +80,15 @@ fn a_refund_from_before_a_change_is_no_newer_than_a_charge_after_it() {
     clock.advance(SECOND * 100);
     bucket.try_acquire(3).unwrap();
     let first = take(&bucket, &clock, 5);
-    cancel(&bucket, first);
+    bucket.cancel(first);
     bucket.set_quota(bucket.quota(), Inherit::AsIs);
     clock.advance(SECOND);
     let (older, held) = (take(&bucket, &clock, 4), take(&bucket, &clock, 4));
-    cancel(&bucket, older);
+    bucket.cancel(older);
     clock.advance(TENTH * 2);
     bucket.try_acquire(8).unwrap();
     assert_eq!(bucket.available(), 0);
-    cancel(&bucket, held);
+    bucket.cancel(held);
     assert_eq!(bucket.available(), 2, "of eight, four were given back and two refilled");
 }
 
@@ -116,7 +102,7 @@ fn a_reservation_from_before_several_changes_comes_back() {
             bucket.set_quota(bucket.quota(), Inherit::AsIs);
         }
         bucket.try_acquire(6).unwrap();
-        cancel(&bucket, held);
+        bucket.cancel(held);
         assert_eq!(bucket.available(), 4, "{changes}");
     }
 }
@@ -130,7 +116,7 @@ fn a_reservation_from_before_a_raise_refunds_its_remainder() {
     bucket.set_quota(Quota::per_second(10).burst(20), Inherit::AsIs);
     clock.advance(TENTH * 2);
     bucket.try_acquire(8).unwrap();
-    cancel(&bucket, held);
+    bucket.cancel(held);
     assert_eq!(bucket.available(), 2);
 }
 
@@ -174,7 +160,7 @@ fn a_reservation_over_many_intervals_refunds_its_remainder() {
         assert_eq!(bucket.available(), 500 + second);
     }
     bucket.try_acquire(700).unwrap();
-    cancel(&bucket, held);
+    bucket.cancel(held);
     assert_eq!(bucket.available(), 300);
 }
 
@@ -252,12 +238,12 @@ fn refunds_of_older_reservations_count_until_they_have_drained() {
     let clock = ManualClock::new();
     let leaky = LeakyBucket::new(Quota::per_second(10)).slack(99).unwrap().on(&clock);
     let [first, second, third] = [4, 4, 2].map(|n| take(&leaky, &clock, n));
-    cancel(&leaky, first);
-    cancel(&leaky, second);
+    leaky.cancel(first);
+    leaky.cancel(second);
     clock.advance(TENTH);
     leaky.try_acquire(5).unwrap();
     assert_eq!(leaky.available(), 94);
-    cancel(&leaky, third);
+    leaky.cancel(third);
     assert_eq!(leaky.available(), 95, "one of its two has flowed out");
 }
 
@@ -271,9 +257,9 @@ fn sealed_entries_are_not_merged() {
     assert_eq!(log.available(), 1, "five of seven are left");
     let new = take(&log, &clock, 1);
     assert_eq!(log.entries(), 2);
-    cancel(&log, old);
+    log.cancel(old);
     assert_eq!(log.available(), 0);
-    cancel(&log, new);
+    log.cancel(new);
     assert_eq!(log.available(), 1);
 }
 
@@ -311,7 +297,7 @@ fn sealed_segments_of_a_window_stay_across_a_change() {
         let late = take(&window, &clock, 4);
         window.set_limit(9, Inherit::Proportional);
         assert_eq!(window.available(), 2, "each segment keeps its share, rounded up");
-        cancel(&window, late);
+        window.cancel(late);
         assert_eq!(window.available(), 2, "{between} segments");
     }
 }
@@ -322,7 +308,7 @@ fn a_request_for_nothing_is_not_the_latest_of_a_warm_up() {
     let warmup = Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(&clock);
     let held = take(&warmup, &clock, 1);
     warmup.try_acquire(0).unwrap();
-    cancel(&warmup, held);
+    warmup.cancel(held);
     assert_eq!(warmup.time_until(1), Some(Duration::ZERO));
 
     // After a reset it belongs to no reservation: more is charged as a difference.
