@@ -5,7 +5,6 @@
 
 use super::QUEUE;
 use super::order::{Eviction, Order};
-use super::policy::Policy;
 use super::queue::{End, Key, Queue, Waiter};
 use super::timer::{Driven, Timer};
 use super::waits::Waits;
@@ -19,7 +18,7 @@ use crate::sync::wait_queue::{Place, Watch, new_age};
 use crate::sync::wake::{before_wakes, drop_quietly, wake};
 use crate::time::{Clock, ClockReading, Instant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -53,8 +52,6 @@ pub(super) struct Core<L: Limiter + 'static> {
     // The latest instant that a paused clock of a runtime has shown.
     ahead: AtomicU64,
     pub(super) waits: Waits,
-    /// Where the waiters have gone that could.
-    next: OnceLock<Policy<L>>,
     // Woken when the last waiter has gone.
     emptied: Mutex<Option<Waker>>,
     this: Weak<Self>,
@@ -112,7 +109,6 @@ impl<L: Limiter + 'static> Core<L> {
             timer: Timer::new(),
             ahead: AtomicU64::new(0),
             waits: Waits::new(),
-            next: OnceLock::new(),
             emptied: Mutex::new(None),
             this: Weak::clone(this),
             settings,
@@ -142,7 +138,7 @@ impl<L: Limiter + 'static> Core<L> {
         self.state.load(Ordering::Relaxed) == 0
     }
 
-    /// True when nobody waits and newcomers are taken.
+    /// True when the queue is empty and newcomers are taken.
     pub(super) fn is_open_and_empty(&self) -> bool {
         self.state.load(Ordering::Relaxed) & !LATE == 0
     }
@@ -179,7 +175,7 @@ impl<L: Limiter + 'static> Core<L> {
         if !drives {
             return;
         }
-        // Others are woken when the next head has joined the queues of its legs: else they would find nobody before them.
+        // Others are woken when the next head has joined the queues of its legs: else they would find no older waiter there.
         before_wakes(|| self.drive_alone());
     }
 
@@ -395,8 +391,8 @@ impl<L: Limiter + 'static> Core<L> {
         self.settings.order == Order::Lifo && !self.is_closed()
     }
 
-    /// Joins the queue, unless that is in vain. `moves` for an owner that can go on in another policy.
-    pub(super) fn join(&self, ask: &Ask, patience: Option<Duration>, moves: bool) -> Result<u64, Refusal> {
+    /// Joins the queue, unless that is in vain.
+    pub(super) fn join(&self, ask: &Ask, patience: Option<Duration>) -> Result<u64, Refusal> {
         if self.is_closed() {
             return Err(closed());
         }
@@ -425,7 +421,6 @@ impl<L: Limiter + 'static> Core<L> {
                 ask: *ask,
                 since: self.counts_from(now),
                 deadline,
-                moves,
                 waker: None,
             },
             new_age(),
@@ -506,7 +501,6 @@ impl<L: Limiter + 'static> Core<L> {
             ask: *ask,
             since,
             deadline: None,
-            moves: false,
             waker: None,
         };
         self.change(|queue| queue.push(queue.key_of(arrival, ask), waiter));
@@ -550,14 +544,6 @@ impl<L: Limiter + 'static> Core<L> {
         }
     }
 
-    /// True when the waiter has neither an end nor a place here.
-    pub(super) fn has_gone(&self, arrival: u64, ask: &Ask) -> Option<&Policy<L>> {
-        let next = self.next.get()?;
-        let mut queue = self.queue.lock();
-        let key = queue.key_of(arrival, ask);
-        queue.waker(key).is_none().then_some(next)
-    }
-
     /// Its owner gives the wait up.
     pub(super) fn leave(&self, arrival: u64, ask: &Ask) {
         let (waiter, end, was_head) = self.change(|queue| {
@@ -565,7 +551,6 @@ impl<L: Limiter + 'static> Core<L> {
             let was_head = queue.is_head(key);
             (queue.remove(key), queue.take_end(key), was_head)
         });
-        let has_gone = waiter.is_none() && end.is_none();
         drop_quietly(waiter);
         match end {
             // In the drop of a future, which may itself run during a panic.
@@ -575,9 +560,6 @@ impl<L: Limiter + 'static> Core<L> {
         }
         if was_head {
             self.drive();
-        }
-        if let Some(next) = self.next.get().filter(|_| has_gone) {
-            next.core().leave(arrival, ask);
         }
     }
 
@@ -610,24 +592,6 @@ impl<L: Limiter + 'static> Core<L> {
         keys.iter().for_each(|&key| self.end(key, End::Refused(closed())));
         self.drive();
         keys.len()
-    }
-
-    /// Hands the waiters that can move to `next`, and refuses the others.
-    pub(super) fn move_to(&self, next: &Policy<L>) {
-        self.close_to_newcomers();
-        if self.next.set(next.clone()).is_err() {
-            return;
-        }
-        let moving = self.change(Queue::take_moving);
-        next.core().change(|queue| {
-            for (arrival, waiter) in moving {
-                let key = queue.key_of(arrival, &waiter.ask);
-                queue.push(key, waiter);
-            }
-            queue.changed = true;
-        });
-        self.refuse_all();
-        next.core().drive();
     }
 }
 

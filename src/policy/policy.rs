@@ -296,29 +296,6 @@ impl<L: Limiter + 'static> Policy<L> {
         .await;
         self.0.refuse_all()
     }
-
-    /// Hands the waiters over to `next`, which replaces this policy, in their order and with their deadlines. They are those of
-    /// [`admit_owned`](Self::admit_owned): their futures resolve with permits of `next`. Other waiters, and all newcomers, are refused as
-    /// [`Closed`](Reason::Closed). Permits that are out end at this policy.
-    ///
-    /// ```
-    /// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
-    /// let clock = ManualClock::new();
-    /// let policy = |limit| Policy::builder().limit(Semaphore::new(limit)).on(&clock).build().unwrap();
-    /// let (old, new) = (policy(1), policy(5));
-    /// clock.run(async {
-    ///     let held = old.admit_owned(1).await.unwrap();
-    ///     let (waited, ()) = futures::join!(old.admit_owned(1), async { old.move_waiters_to(&new) });
-    ///     let waited = waited.unwrap();
-    ///     assert_eq!((old.limiter().in_use(), new.limiter().in_use()), (1, 1));
-    ///     # drop((held, waited));
-    /// });
-    /// ```
-    pub fn move_waiters_to(&self, next: &Self) {
-        if !Arc::ptr_eq(&self.0, &next.0) {
-            self.0.move_to(next);
-        }
-    }
 }
 
 impl<L: Limiter + 'static> Clone for Policy<L> {
@@ -382,32 +359,20 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
 trait Handle: Limiter + Clone {
     type Inner: Limiter<Ticket = Self::Ticket> + 'static;
 
-    /// True for one that can go on in the policy that replaces it.
-    const MOVES: bool;
-
     fn core(&self) -> &Core<Self::Inner>;
-
-    /// Goes on in `next`.
-    fn replace(&mut self, next: Policy<Self::Inner>);
 }
 
 impl<L: Limiter + 'static> Handle for &Policy<L> {
     type Inner = L;
-    const MOVES: bool = false;
     fn core(&self) -> &Core<L> {
         &self.0
     }
-    fn replace(&mut self, _: Policy<L>) {}
 }
 
 impl<L: Limiter + 'static> Handle for Policy<L> {
     type Inner = L;
-    const MOVES: bool = true;
     fn core(&self) -> &Core<L> {
         &self.0
-    }
-    fn replace(&mut self, next: Policy<L>) {
-        *self = next;
     }
 }
 
@@ -454,7 +419,7 @@ impl<H: Handle> Admit<H> {
         let arrival = match self.wait {
             Stage::Queued(arrival) => arrival,
             Stage::Ended => panic!("a future is not polled after its end"),
-            Stage::New => match self.policy.core().join(&self.ask, self.patience, H::MOVES) {
+            Stage::New => match self.policy.core().join(&self.ask, self.patience) {
                 Ok(arrival) => {
                     self.wait = Stage::Queued(arrival);
                     arrival
@@ -465,17 +430,8 @@ impl<H: Handle> Admit<H> {
                 }
             },
         };
-        let end = loop {
-            if let Some(end) = self.policy.core().look(arrival, &self.ask, waker) {
-                break end;
-            }
-            match self.policy.core().has_gone(arrival, &self.ask) {
-                Some(next) => {
-                    let next = next.clone();
-                    self.policy.replace(next);
-                }
-                None => return Poll::Pending,
-            }
+        let Some(end) = self.policy.core().look(arrival, &self.ask, waker) else {
+            return Poll::Pending;
         };
         self.wait = Stage::Ended;
         let core = self.policy.core();

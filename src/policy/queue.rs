@@ -15,8 +15,6 @@ pub(super) struct Waiter {
     pub(super) ask: Ask,
     pub(super) since: Instant,
     pub(super) deadline: Option<Instant>,
-    /// Its owner can go on in another policy: see [`Policy::move_waiters_to`](super::Policy::move_waiters_to).
-    pub(super) moves: bool,
     pub(super) waker: Option<Waker>,
 }
 
@@ -159,13 +157,5 @@ impl<T> Queue<T> {
     /// The keys of all waiters.
     pub(super) fn keys(&self) -> Vec<Key> {
         self.waiters.keys().copied().collect()
-    }
-
-    /// Takes out all waiters whose owners can go on elsewhere, with their numbers of arrival.
-    pub(super) fn take_moving(&mut self) -> Vec<(u64, Waiter)> {
-        let moving = self.waiters.iter().filter(|(_, waiter)| waiter.moves);
-        let keys: Vec<_> = moving.map(|(&key, _)| key).collect();
-        let taken = keys.into_iter().filter_map(|key| Some((key.1, self.remove(key)?)));
-        taken.collect()
     }
 }

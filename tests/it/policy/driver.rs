@@ -205,61 +205,6 @@ fn a_closed_policy_refuses_its_waiters_and_ends_no_permit() {
     assert_eq!(slots.in_use(), 0);
 }
 
-/// Waiters that move keep their order and their deadlines, and are served by the new policy's limits.
-#[test]
-fn waiters_move_to_the_policy_that_replaces_theirs_in_their_order() {
-    let clock = ManualClock::new();
-    let policy = |rate| {
-        let bucket = TokenBucket::new(Quota::per_second(rate).burst(1)).on(&clock);
-        bucket.try_acquire(1).unwrap();
-        let strict = Policy::builder().lateness(Duration::ZERO);
-        strict.limit(bucket).build().unwrap()
-    };
-    let (old, new, last) = (policy(1), policy(10), policy(100));
-    let order = std::cell::RefCell::new(Vec::new());
-    clock.run(async {
-        let waits = futures::future::join_all((0..5).map(|number| {
-            let (order, clock, old) = (&order, &clock, &old);
-            async move {
-                old.admit_owned(1).await.unwrap().forget();
-                order.borrow_mut().push((number, clock.elapsed().as_millis()));
-            }
-        }));
-        let late = old.admit_timeout(1, Duration::from_secs(30));
-        let moves = async {
-            old.move_waiters_to(&new);
-            // A second move finds them in the new one.
-            clock.sleep(250 * MS).await;
-            new.move_waiters_to(&last);
-        };
-        let (_, late, ()) = futures::join!(waits, late, moves);
-        // It borrows the old policy, and cannot move.
-        assert_eq!(late.map(drop).unwrap_err().reason(), Reason::Closed);
-    });
-    assert_eq!(*order.borrow(), [(0, 100), (1, 200), (2, 250), (3, 260), (4, 270)]);
-    assert_eq!((old.waiting(), new.waiting(), last.waiting()), (0, 0, 0));
-}
-
-/// A future that has moved, and is dropped before it is polled again, leaves the new queue as well.
-#[test]
-fn a_waiter_that_has_moved_and_goes_leaves_no_trace() {
-    let clock = ManualClock::new();
-    let policy = || Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap();
-    let (old, new) = (policy(), policy());
-    let (held, other) = (
-        old.limiter().try_acquire().unwrap(),
-        new.limiter().try_acquire().unwrap(),
-    );
-    let mut wait = Box::pin(old.admit_owned(1));
-    assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    old.move_waiters_to(&new);
-    assert_eq!((old.waiting(), new.waiting()), (0, 1));
-    drop(wait);
-    assert_eq!(new.waiting(), 0);
-    drop((held, other));
-    assert_eq!((old.limiter().in_use(), new.limiter().in_use()), (0, 0));
-}
-
 /// A deadline that a change of the quota makes too early ends its wait at the change.
 #[test]
 fn a_deadline_is_judged_anew_after_a_change() {
