@@ -129,7 +129,7 @@ impl Settlement {
 /// ```
 /// use tollgate::{Demand, Description, Limiter, LimiterExt, Outcome, Reason, Refusal, Wait};
 ///
-/// /// Admits at most so many units in one request.
+/// /// Admits requests for at most this number of units.
 /// struct AtMost(u64);
 ///
 /// impl Limiter for AtMost {

@@ -47,7 +47,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// True when the same request is refused at any later time as well, as long as nobody changes a setting.
+    /// True when the same request is refused at any later time as well, unless a setting changes.
     pub fn is_permanent(self) -> bool {
         matches!(
             self,

@@ -50,7 +50,7 @@ impl Parts {
         }
     }
 
-    /// Of `segments` segments of so many ticks.
+    /// Of `segments` segments of `segment` ticks.
     pub(crate) fn in_ticks(now: u64, segments: usize, segment: u64) -> Self {
         Self {
             even: Even::new(now, segment, 0),

@@ -143,7 +143,7 @@ impl RemoteBuilder {
     /// unsupported. Stores that do not report the time keep rates in no other way, so there it is the default.
     ///
     /// A token that was cancelled, or charged too high, comes back as far as `rate` has not refilled it. A charge that was too
-    /// low becomes debt of this process. It keeps its part until that is repaid; only with its end is it forgiven.
+    /// low becomes debt of this process. It keeps its part until that is repaid; only its end cancels it.
     ///
     /// ```
     /// # use std::sync::Arc;

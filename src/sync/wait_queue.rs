@@ -211,7 +211,7 @@ impl WaitQueue {
 
     /// Refuses `demand` while an older head waits here: the first step of a `try_reserve`.
     ///
-    /// `judge` says whether so many units would be admitted behind so many others. It is called only to say how long the wait is.
+    /// `judge(units, ahead)` says whether `units` would be admitted behind `ahead` others. It is called only to say how long the wait is.
     ///
     /// # Errors
     /// The refusal of `judge`, or one for the older waiters.
@@ -235,7 +235,7 @@ impl WaitQueue {
         judge: impl FnOnce(u64, u64) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let waiters = self.waiters.lock();
-        // A request for nothing overtakes nobody.
+        // A request for nothing overtakes no other.
         if demand.units() == 0 || !waiters.is_behind(demand.place().and_then(Place::age)) {
             return Ok(());
         }
@@ -251,8 +251,8 @@ impl WaitQueue {
         Refusal::new(Reason::Saturated, self.leg, Wait::EVENT)
     }
 
-    /// Would `demand` be admitted, behind the waiters here? The `look` of a limiter that hands nothing over: it asks `judge` whether so
-    /// many units would be admitted now behind so many others. A head that is [joining](Role::Joining) joins here if it is refused.
+    /// Would `demand` be admitted, behind the waiters here? The `look` of a limiter that hands nothing over: it asks
+    /// `judge(units, ahead)` whether `units` would be admitted now behind `ahead` others. A head that is [joining](Role::Joining) joins here if it is refused.
     ///
     /// `judge` may be called twice, and runs under the lock of the queue: it must not call this queue.
     ///
@@ -370,8 +370,7 @@ impl WaitQueue {
 
     /// A caller joins behind all others. `waker` is a clone that was made outside the lock.
     pub(crate) fn join(&self, waiters: &mut Waiters, units: u64, waker: Waker) -> u64 {
-        let age = new_age();
-        let of_policy = false;
+        let (age, of_policy) = (new_age(), false);
         self.put(
             waiters,
             age,
@@ -386,8 +385,7 @@ impl WaitQueue {
 
     /// The head of `place` joins behind all that are older.
     pub(crate) fn join_place(&self, waiters: &mut Waiters, units: u64, place: &Place) -> u64 {
-        let (age, waker) = (place.join(self), place.waker().clone());
-        let of_policy = true;
+        let (age, waker, of_policy) = (place.join(self), place.waker().clone(), true);
         self.put(
             waiters,
             age,

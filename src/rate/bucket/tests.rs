@@ -224,7 +224,7 @@ fn run(seed: u64, changes: bool, cancels: &mut Cancels) {
             _ => {}
         }
         let (found, exact) = (level(&bucket, clock.now()), history.replay(now(&clock)).tokens());
-        // Never above, by more than what rounding adds in so many steps.
+        // Never above, by more than the rounding of all steps.
         assert!(
             found <= exact + rounding,
             "seed {seed}: {found} above {exact} after {history:?}"

@@ -33,7 +33,7 @@ pub(in crate::remote::keyed) enum Looked {
     Unasked(Option<(usize, Instant)>),
     /// The leg refuses until then.
     Refused(usize, Instant),
-    /// The leg never gives so many.
+    /// The leg never gives that number of units.
     Oversized(usize),
     /// The store is not asked.
     Failed(Reason),
