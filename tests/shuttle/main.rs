@@ -17,6 +17,7 @@ use tollgate::{Ask, Eviction, Order, Policy, PolicyBuilder, Semaphore};
 mod tasks;
 #[cfg(feature = "pool")]
 mod threads;
+mod worlds;
 
 const SEED: u64 = 0x5EED;
 const THREADS: usize = 3;
