@@ -381,6 +381,12 @@ impl<'a> Demand<'a> {
         Demand { waiting, ..self }
     }
 
+    /// The request as the limiter counts it that is asked for this.
+    pub(crate) fn as_ask(&self) -> Ask {
+        let count = self.units;
+        Ask { count, ..*self.ask }
+    }
+
     /// What it has to do with the queue of a policy, if it waits in one.
     pub(crate) fn queue(&self) -> Option<&'a Waiting<'a>> {
         self.waiting

@@ -300,6 +300,10 @@ impl<L: Limiter> Limiter for Leg<L> {
     }
 
     fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
+        // The head of a queue is not to wait, nor to have a place, at a leg that it does not obey.
+        if self.shadow.is_some() && demand.answers().is_none() {
+            return Ok(());
+        }
         if !self.applies(demand) {
             self.explain(None, demand, Vec::new());
             return Ok(());

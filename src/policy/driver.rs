@@ -14,7 +14,7 @@ use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::unwind::Rest;
-use crate::sync::wait_queue::{Place, Watch, new_age};
+use crate::sync::wait_queue::{Place, Watch, Watchers, new_age};
 use crate::sync::wake::{before_wakes, drop_quietly, wake};
 use crate::time::{Clock, ClockReading, Instant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,8 +52,10 @@ pub(super) struct Core<L: Limiter + 'static> {
     // The latest instant that a paused clock of a runtime has shown.
     ahead: AtomicU64,
     pub(super) waits: Waits,
-    // Woken when the last waiter has gone.
-    emptied: Mutex<Option<Waker>>,
+    // Those who wait until the last waiter has gone.
+    emptied: Mutex<Vec<Waker>>,
+    // Policies around this one, which are told that it is closed.
+    pub(super) watchers: Watchers,
     this: Weak<Self>,
 }
 
@@ -109,7 +111,8 @@ impl<L: Limiter + 'static> Core<L> {
             timer: Timer::new(),
             ahead: AtomicU64::new(0),
             waits: Waits::new(),
-            emptied: Mutex::new(None),
+            emptied: Mutex::new(Vec::new()),
+            watchers: Watchers::new(),
             this: Weak::clone(this),
             settings,
         });
@@ -160,8 +163,8 @@ impl<L: Limiter + 'static> Core<L> {
         let emptied = had > 0 && queue.len() == 0 && flags & CLOSED != 0;
         drop(queue);
         if emptied {
-            let waker = self.emptied.lock().take();
-            waker.into_iter().for_each(wake);
+            let wakers = std::mem::take(&mut *self.emptied.lock());
+            wakers.into_iter().for_each(wake);
         }
         result
     }
@@ -203,14 +206,17 @@ impl<L: Limiter + 'static> Core<L> {
         }
     }
 
-    /// Ends a wait and wakes its owner. A ticket whose owner has left is cancelled.
-    fn end(&self, key: Key, end: End<L::Ticket>) {
-        match self.change(|queue| queue.end(key, end)) {
+    /// Ends a wait and wakes its owner: true unless the owner has left. Then a ticket is cancelled.
+    fn end(&self, key: Key, end: End<L::Ticket>) -> bool {
+        let ended = self.change(|queue| queue.end(key, end));
+        let waits = ended.is_ok();
+        match ended {
             Ok(waker) => waker.into_iter().for_each(wake),
             Err(End::Admitted(ticket)) => crate::sync::wake::quietly(|| self.limiter.cancel(ticket)),
             Err(End::Panicked(panic)) => drop_quietly(panic),
             Err(_) => {}
         }
+        waits
     }
 
     fn step(&self) -> Step {
@@ -258,8 +264,10 @@ impl<L: Limiter + 'static> Core<L> {
             }
             Err(panic) => End::Panicked(panic),
         };
-        // Others that wait there go first. The next head joins behind them.
-        self.leave_legs();
+        // After an admission, others that wait there go first, and the next head joins behind them. The next after a refusal takes over.
+        if !matches!(end, End::Refused(_)) {
+            self.leave_legs();
+        }
         self.end(key, end);
         Step::Again
     }
@@ -354,11 +362,15 @@ impl<L: Limiter + 'static> Core<L> {
                 let refusal = self.judge(&ask, &ahead, now).err()?;
                 self.in_vain(refusal, now, deadline)
             });
-            match catch_unwind(judge) {
-                Ok(None) => ahead.absorb(&ask),
-                Ok(Some(refusal)) => self.end(key, End::Refused(refusal)),
-                Err(panic) => self.end(key, End::Panicked(panic)),
-            }
+            let end = match catch_unwind(judge) {
+                Ok(None) => {
+                    ahead.absorb(&ask);
+                    continue;
+                }
+                Ok(Some(refusal)) => End::Refused(refusal),
+                Err(panic) => End::Panicked(panic),
+            };
+            self.end(key, end);
         }
     }
 
@@ -576,22 +588,32 @@ impl<L: Limiter + 'static> Core<L> {
     /// Wakes `waker` once, when the last waiter has gone.
     pub(super) fn wake_when_empty(&self, waker: &Waker) {
         let waker = waker.clone();
-        let old = self.emptied.lock().replace(waker);
-        drop_quietly(old);
+        let mut wakers = self.emptied.lock();
+        match wakers.iter().any(|known| known.will_wake(&waker)) {
+            true => {
+                drop(wakers);
+                drop_quietly(waker);
+            }
+            false => wakers.push(waker),
+        }
     }
 
     /// Takes no newcomers from now on.
     pub(super) fn close_to_newcomers(&self) {
-        let _queue = self.queue.lock();
-        self.state.fetch_or(CLOSED, Ordering::Relaxed);
+        {
+            let _queue = self.queue.lock();
+            self.state.fetch_or(CLOSED, Ordering::Relaxed);
+        }
+        self.watchers.changed();
     }
 
-    /// Ends all waits; returns how many there were.
+    /// Ends all waits; returns the number of those that it has ended.
     pub(super) fn refuse_all(&self) -> usize {
         let keys = self.queue.lock().keys();
-        keys.iter().for_each(|&key| self.end(key, End::Refused(closed())));
+        let ended = keys.iter().filter(|&&key| self.end(key, End::Refused(closed())));
+        let ended = ended.count();
         self.drive();
-        keys.len()
+        ended
     }
 }
 

@@ -41,8 +41,9 @@ pub enum Order {
         /// The admissions of others that a class lets pass. At least 1.
         patience: u32,
     },
-    /// One admission for each class in turn, whatever its number of units. A class is any number: a hash of a tenant's name, say. Only
-    /// classes with waiters take memory.
+    /// One admission for each class in turn, whatever its number of units. A class that gets its first waiter is last in turn, and so is
+    /// one that was served. So the head of a class is served after at most as many admissions as other classes have waiters.
+    /// A class is any number: a hash of a tenant's name, say. Only classes with waiters take memory.
     RoundRobin,
     /// Units to classes in proportion to these weights, as long as they have waiters: start-time fair queueing (Goyal, Vin and Cheng,
     /// 1996). 1 to [`MAX_CLASSES`](Order::MAX_CLASSES) weights, each at least 1. A class beyond the last counts as the last.
@@ -98,7 +99,8 @@ pub enum Eviction {
     /// The newcomer is refused.
     #[default]
     Never,
-    /// The oldest waiter of the last class is refused instead; by [`Order::Priority`] never for a newcomer of a later class.
+    /// The oldest waiter is refused instead. By [`Order::Priority`] that of the last class, and never for a newcomer of a later class. By
+    /// [`Order::RoundRobin`] and [`Order::Shares`] that of the class with the most waiters, which takes a look at each class with waiters.
     Oldest,
 }
 
@@ -138,18 +140,18 @@ impl fmt::Display for OrderError {
 
 impl std::error::Error for OrderError {}
 
-/// The virtual time that one unit takes a class of weight 1.
-const STRIDE: u64 = 1 << 32;
+/// The virtual time that one unit takes a class of weight 1: a multiple of each weight, but for a part in 2^16.
+const STRIDE: u128 = 1 << 48;
 
-/// The classes of a queue. A class that has neither waiters nor a debt takes no memory.
+/// The classes of a queue. By shares a class without waiters is kept, else it takes no memory.
 #[derive(Debug)]
 pub(super) struct Classes {
     order: Order,
     classes: BTreeMap<u64, Class>,
-    // By virtual time, the classes that have waiters: for round robin and shares.
-    starts: BTreeSet<(u64, u64)>,
-    // The start of the class that was served last.
-    now: u64,
+    // The classes that have waiters, by their starts: for round robin and shares.
+    starts: BTreeSet<(u128, u64)>,
+    // By shares, the start of the class that was served last. In turn, the start of the next class that becomes the last.
+    now: u128,
 }
 
 #[derive(Debug)]
@@ -159,8 +161,8 @@ struct Class {
     sum: Ask,
     // The admissions of others since its latest.
     passed: u32,
-    // The virtual time at which its next waiter starts.
-    start: u64,
+    // The virtual time at which its next waiter starts, or its number in turn.
+    start: u128,
 }
 
 impl Classes {
@@ -186,15 +188,15 @@ impl Classes {
     }
 
     pub(super) fn join(&mut self, class: u64, ask: &Ask) {
-        let now = self.now;
         let own = self.classes.entry(class).or_insert(Class {
             waiters: 0,
             sum: Ask::many(0),
             passed: 0,
-            start: now,
+            start: 0,
         });
         if own.waiters == 0 {
-            own.start = own.start.max(now);
+            own.start = own.start.max(self.now);
+            self.now += u128::from(self.order == Order::RoundRobin);
             self.starts.insert((own.start, class));
         }
         own.waiters += 1;
@@ -219,13 +221,6 @@ impl Classes {
 
     /// A waiter of `class` is admitted; it still counts as waiting.
     pub(super) fn served(&mut self, class: u64, ask: &Ask) {
-        let cost = match &self.order {
-            Order::Shares(weights) => {
-                let weight = weights.get(class as usize).copied().unwrap_or(1);
-                (STRIDE / u64::from(weight)).saturating_mul(ask.count().max(1))
-            }
-            _ => STRIDE,
-        };
         for (&other, state) in &mut self.classes {
             state.passed = match other == class || state.waiters == 0 {
                 true => 0,
@@ -235,12 +230,23 @@ impl Classes {
                 break;
             }
         }
-        if let Some(own) = self.classes.get_mut(&class) {
-            self.starts.remove(&(own.start, class));
-            self.now = self.now.max(own.start);
-            own.start = own.start.saturating_add(cost);
-            self.starts.insert((own.start, class));
+        let Some(own) = self.classes.get_mut(&class) else {
+            return;
+        };
+        self.starts.remove(&(own.start, class));
+        match &self.order {
+            Order::Shares(weights) => {
+                let weight = weights.get(class as usize).copied().unwrap_or(1);
+                let cost = STRIDE * u128::from(ask.count().max(1)) / u128::from(weight);
+                self.now = self.now.max(own.start);
+                own.start = own.start.saturating_add(cost);
+            }
+            _ => {
+                own.start = self.now;
+                self.now += 1;
+            }
         }
+        self.starts.insert((own.start, class));
     }
 
     /// The class that is served next.
@@ -260,10 +266,13 @@ impl Classes {
 
     /// The class whose oldest waiter goes where a newcomer of `class` finds the queue full.
     pub(super) fn evicts_for(&self, class: u64) -> Option<u64> {
-        let with_waiters = |(&number, state): (&u64, &Class)| (state.waiters > 0).then_some(number);
-        let last = self.classes.iter().rev().find_map(with_waiters)?;
-        let ranks = matches!(self.order, Order::Priority { .. });
-        (!ranks || class <= last).then_some(last)
+        match self.order {
+            Order::Priority { .. } => self.classes.keys().next_back().copied().filter(|&last| class <= last),
+            _ => {
+                let longest = self.classes.iter().max_by_key(|(_, class)| class.waiters);
+                longest.map(|(&class, _)| class)
+            }
+        }
     }
 }
 
@@ -271,7 +280,7 @@ impl Classes {
 mod tests {
     use super::*;
 
-    fn served(order: Order, asks: &[(u64, u64)], count: usize) -> Vec<u64> {
+    fn served_with(returns: Returns, order: Order, asks: &[(u64, u64)], count: usize) -> Vec<u64> {
         let mut classes = Classes::new(order);
         let ask = |units: u64, class: u64| Ask::many(units).class(class);
         let units = |class: u64| {
@@ -287,12 +296,77 @@ mod tests {
             let class = classes.next().unwrap();
             let own = ask(units(class), class);
             classes.served(class, &own);
-            // Each class always has a waiter.
-            classes.join(class, &own);
-            classes.leave(class, &own);
+            match returns {
+                // The class has no waiter for a moment.
+                Returns::AfterItsEnd => {
+                    classes.leave(class, &own);
+                    classes.join(class, &own);
+                }
+                Returns::Before => {
+                    classes.join(class, &own);
+                    classes.leave(class, &own);
+                }
+            }
             order.push(class);
         }
         order
+    }
+
+    /// When the next waiter of a class that was served joins.
+    #[derive(Clone, Copy)]
+    enum Returns {
+        Before,
+        AfterItsEnd,
+    }
+
+    /// Each class has one waiter at a time.
+    fn served(order: Order, asks: &[(u64, u64)], count: usize) -> Vec<u64> {
+        served_with(Returns::Before, order, asks, count)
+    }
+
+    #[test]
+    fn a_caller_that_asks_again_and_again_passes_no_class_that_waits() {
+        for asks in [[(0, 1), (1, 1)], [(1, 1), (0, 1)]] {
+            for returns in [Returns::Before, Returns::AfterItsEnd] {
+                for order in [Order::RoundRobin, Order::Shares(vec![1, 1])] {
+                    let mut classes = served_with(returns, order.clone(), &asks, 10);
+                    classes.sort_unstable();
+                    assert_eq!(classes, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1], "{order:?}");
+                }
+            }
+        }
+    }
+
+    /// Given a class with a backlog, when one caller of another class joins anew after each of its admissions, then both are served in turn.
+    #[test]
+    fn one_caller_takes_turns_with_a_backlog() {
+        let mut classes = Classes::new(Order::RoundRobin);
+        let ask = Ask::one();
+        (0..100).for_each(|_| classes.join(1, &ask));
+        let mut served = [0, 0];
+        for _ in 0..40 {
+            classes.join(0, &ask);
+            for _ in 0..2 {
+                let class = classes.next().unwrap();
+                classes.served(class, &ask);
+                classes.leave(class, &ask);
+                served[class as usize] += 1;
+                if class == 0 {
+                    break;
+                }
+            }
+        }
+        assert!(served[1] >= 39, "{served:?}");
+    }
+
+    #[test]
+    fn large_asks_and_weights_keep_their_proportions() {
+        let asks = [(0, 1 << 40), (1, 1 << 40)];
+        let order = served(Order::Shares(vec![1, 1]), &asks, 100_000);
+        assert_eq!(order.iter().filter(|&&class| class == 0).count(), 50_000);
+        let order = served(Order::Shares(vec![u32::MAX, u32::MAX / 2]), &[(0, 1), (1, 1)], 3_000);
+        let first = order.iter().filter(|&&class| class == 0).count();
+        assert!((1_999..=2_001).contains(&first), "{first}");
     }
 
     #[test]
@@ -309,7 +383,7 @@ mod tests {
         let far = u64::MAX - 1;
         assert_eq!(
             served(Order::RoundRobin, &[(7, 5), (far, 1), (9, 1)], 6),
-            [7, 9, far, 7, 9, far]
+            [7, far, 9, 7, far, 9]
         );
     }
 

@@ -11,12 +11,13 @@ use crate::core::limiter::{Limiter, LimiterExt, delegate};
 use crate::core::permit::Permit;
 use crate::core::refusal::{Reason, Refusal};
 use crate::core::status::{Description, State};
+use crate::sync::wait_queue::Watch;
 use crate::time::Clock;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -99,6 +100,11 @@ impl<L: Limiter + 'static> Policy<L> {
 
     pub(super) fn core(&self) -> &Arc<Core<L>> {
         &self.0
+    }
+
+    /// The head of a policy around this one has places at the legs, which put it in order with the head of this one.
+    fn is_passed_by(&self, demand: &Demand<'_>) -> bool {
+        demand.place().is_some() && !self.0.is_closed()
     }
 
     /// A number that no other policy has while this one lives.
@@ -318,23 +324,30 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
 
     #[inline(always)]
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
-        // The head of a policy around this one has places at the legs, which put it in order with the head of this one.
-        if self.0.is_open_and_empty() || demand.place().is_some() {
+        if self.0.is_open_and_empty() || self.is_passed_by(demand) {
             return self.0.limiter.try_reserve(demand);
         }
         match self.0.newest_first() {
-            true => self.0.try_as_head(demand.ask()),
-            false => Err(self.0.refuse_behind(demand.ask())),
+            true => self.0.try_as_head(&demand.as_ask()),
+            false => Err(self.0.refuse_behind(&demand.as_ask())),
         }
     }
 
     fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
         let looked = self.0.limiter.look(demand);
-        if self.0.is_open_and_empty() || demand.place().is_some() || self.0.newest_first() || demand.answers().is_some()
-        {
+        let is_last = self.0.is_open_and_empty() || self.0.newest_first() || self.is_passed_by(demand);
+        if is_last || demand.answers().is_some() {
             return looked;
         }
-        Err(looked.err().unwrap_or_else(|| self.0.refuse_behind(demand.ask())))
+        Err(match looked {
+            Err(refusal) if !self.0.is_closed() => refusal,
+            _ => self.0.refuse_behind(&demand.as_ask()),
+        })
+    }
+
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.0.limiter.watch(watcher);
+        self.0.watchers.watch(watcher);
     }
 
     /// The legs, and then the queue.
@@ -352,7 +365,7 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         visit(queue.state(State::Queue { waiting }));
     }
 
-    delegate!(self => self.0.limiter; cancel settle finish leave watch);
+    delegate!(self => self.0.limiter; cancel settle finish leave);
 }
 
 /// A handle of a policy that is a limiter itself, and whose permits it has.

@@ -8,8 +8,9 @@
 //!
 //! # Which waiters go first
 //!
-//! The head of a policy draws an age, from one counter for the whole process, when it first joins a queue. It keeps the age until a
-//! request of its policy is admitted. Each queue is ordered by age, so of two heads the same one is older in all queues.
+//! The head of a policy draws an age, from one counter for the whole process, when it first joins a queue. A head that leaves, or whose
+//! deadline comes, hands its age on to the next. An admission ends it. Each queue is ordered by age, so of two heads the same one is
+//! older in all queues.
 //!
 //! A head joins a queue only while it is ready in all queues that it has joined so far. It then keeps its older places if the new
 //! wait is no longer than the one that those had cost, or after it has left places four times. Otherwise it leaves them, so that
@@ -26,7 +27,7 @@ use crate::core::ask::{Demand, Role};
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::shim::{Mutex, MutexGuard, const_fn};
-use crate::sync::wake::wake;
+use crate::sync::wake::{quietly, wake};
 use crate::time::{Clock, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,7 +61,7 @@ impl Watchers {
     /// A limit, a quota or a condition has changed.
     pub fn changed(&self) {
         let living = living(&self.0.lock());
-        living.into_iter().for_each(Watch::changed);
+        living.into_iter().for_each(|watcher| quietly(|| watcher.changed()));
     }
 }
 
@@ -357,7 +358,10 @@ impl WaitQueue {
     /// A limit has changed. The limiter wakes the waiters here that can go on.
     pub(crate) fn tell_watchers(&self) {
         let living = self.waiters.lock().lists().map(|lists| living(&lists.watchers));
-        living.into_iter().flatten().for_each(Watch::changed);
+        living
+            .into_iter()
+            .flatten()
+            .for_each(|watcher| quietly(|| watcher.changed()));
     }
 
     fn put(&self, waiters: &mut Waiters, age: u64, waiter: Waiter) {
@@ -651,8 +655,8 @@ impl Place {
         }
     }
 
-    /// Runs `look` at legs of which one is enough: the head waits for the shortest of their waits.
-    pub(crate) fn for_either<R>(&self, look: impl FnOnce(&mut dyn FnMut()) -> R) -> R {
+    /// Runs `look` at legs of which one is enough: the head waits for the shortest of their waits, and for none if one is ready.
+    pub(crate) fn for_either(&self, look: impl FnOnce(&mut dyn FnMut()) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let before = self.head.lock().here.take();
         let mut shortest: Option<Wait> = None;
         let mut next = || {
@@ -660,13 +664,14 @@ impl Place {
             shortest = [shortest, own].into_iter().flatten().reduce(Wait::or);
         };
         let result = look(&mut next);
+        let own = shortest.filter(|_| result.is_err());
         let mut head = self.head.lock();
-        head.here = [before, shortest].into_iter().flatten().reduce(Wait::and);
+        head.here = [before, own].into_iter().flatten().reduce(Wait::and);
         result
     }
 
     /// Runs `look` at a leg that stops to apply at `ends`: there the head waits no longer than that.
-    pub(crate) fn at_most_until<R>(&self, ends: Wait, look: impl FnOnce() -> R) -> R {
+    pub(crate) fn at_most_until(&self, ends: Wait, look: impl FnOnce() -> Result<(), Refusal>) -> Result<(), Refusal> {
         self.for_either(|next| {
             let result = look();
             let waits = self.head.lock().here.is_some();

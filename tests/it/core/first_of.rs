@@ -11,6 +11,7 @@ use tollgate::{
 };
 
 const TOKENS: Cost = Cost::new("tokens");
+const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn tokens(units: u64) -> Ask {
@@ -154,6 +155,31 @@ fn a_waiter_is_admitted_by_the_permits_of_any_source() {
         let again = [policy.try_admit(1), policy.try_admit(1)].map(Result::unwrap);
         assert_eq!(again.each_ref().map(|permit| source(&policy, permit)), ["one", "two"]);
     }
+}
+
+/// Given a head that waits at a bucket of ten seconds or for a permit, when the permit is there and another leg refuses for a second, then the
+/// head waits for that second alone.
+#[test]
+fn a_source_that_is_ready_is_not_waited_for() {
+    let clock = ManualClock::new();
+    let bucket = |quota: Quota| Arc::new(TokenBucket::new(quota.burst(1)).on(&clock));
+    let (slow, slots, rate) = (
+        bucket(Quota::new(1, 10 * SECOND).unwrap()),
+        Arc::new(Semaphore::new(1)),
+        bucket(Quota::per_second(1)),
+    );
+    let sources = FirstOf::new("slow", Arc::clone(&slow)).or("slots", Arc::clone(&slots));
+    let policy = Policy::new((sources, Arc::clone(&rate)));
+    slow.try_acquire(1).unwrap();
+    let held = slots.try_acquire().unwrap();
+    let mut waiter = std::pin::pin!(policy.admit(1));
+    assert!(waiter.as_mut().now_or_never().is_none());
+    clock.advance(2 * SECOND);
+    rate.try_acquire(1).unwrap();
+    drop(held);
+    assert!(waiter.as_mut().now_or_never().is_none());
+    clock.advance(SECOND);
+    assert!(waiter.now_or_never().expect("all of its legs are ready").is_ok());
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::sync::{Place, Watch};
 use tollgate::{
-    Demand, Description, Inherit, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Refusal, Role,
-    Semaphore, TokenBucket,
+    Ask, Cost, Demand, Description, Inherit, Legs, Limiter, LimiterExt, ManualClock, Order, Outcome, Policy, Quota,
+    Reason, Refusal, Role, Semaphore, TokenBucket,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -219,5 +219,114 @@ fn a_deadline_is_judged_anew_after_a_change() {
     match wait.poll(&mut cx) {
         Poll::Ready(Err(refused)) => assert_eq!(refused.reason(), Reason::TimedOut),
         _ => panic!("it waits, or is admitted"),
+    }
+}
+
+#[test]
+fn a_closed_policy_refuses_the_waiters_of_a_policy_around_it() {
+    let clock = ManualClock::new();
+    let inner = Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap();
+    let outer = Policy::builder().limit(inner.clone()).on(&clock).build().unwrap();
+    let held = outer.try_admit(1).unwrap();
+    let mut waiter = pin!(outer.admit(1));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waiter.as_mut().poll(&mut cx).is_pending());
+    inner.close();
+    let Poll::Ready(Err(refusal)) = waiter.as_mut().poll(&mut cx) else {
+        panic!("it is refused, and not only when the permit comes back")
+    };
+    assert_eq!(refusal.reason(), Reason::Closed);
+    drop(held);
+    assert_eq!(outer.try_admit(1).unwrap_err().reason(), Reason::Closed);
+}
+
+/// Given two that drain one policy for an hour, when the last waiter goes, then both have drained it.
+#[test]
+fn all_who_drain_a_policy_are_told_of_its_end() {
+    let clock = ManualClock::new();
+    let policy = Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap();
+    let held = policy.try_admit(1).unwrap();
+    let hour = 3_600_000 * MS;
+    let ends = clock.run(async {
+        let waits = async { drop(policy.admit(1).await.unwrap()) };
+        let drained = (policy.drain(hour), policy.drain(hour));
+        futures::join!(waits, drained.0, drained.1, async { drop(held) })
+    });
+    assert_eq!((ends.1, ends.2, clock.elapsed()), (0, 0, Duration::ZERO));
+}
+
+/// Given a policy as a leg that counts a cost, when its queue is asked past, then the request still is for that cost.
+#[test]
+fn a_policy_as_a_leg_counts_as_the_leg_does() {
+    const TOKENS: Cost = Cost::new("tokens");
+    for order in [Order::Lifo, Order::Fifo] {
+        let clock = ManualClock::new();
+        let bucket = Arc::new(TokenBucket::new(Quota::per_second(100).burst(600)).on(&clock));
+        let inner = Policy::builder()
+            .limit(Arc::clone(&bucket))
+            .order(order.clone())
+            .on(&clock);
+        let inner = inner.build().unwrap();
+        let leg = inner.clone().per(TOKENS);
+        bucket.try_acquire(400).unwrap();
+        let mut waiter = pin!(inner.admit(600));
+        assert!(
+            waiter
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+        let taken = leg.try_admit(Ask::one().cost(TOKENS, 200));
+        match order {
+            Order::Lifo => {
+                assert!(taken.is_ok());
+                assert_eq!(bucket.available(), 0);
+            }
+            _ => assert_eq!(taken.unwrap_err().retry_after(), Some(6_000 * MS)),
+        }
+    }
+}
+
+/// Given a semaphore that two policies share, when the deadline of the older head comes, at that very instant or noticed later, then the next
+/// head of its policy has its age, and is granted the next permit.
+#[test]
+fn the_next_head_has_the_age_of_one_that_was_too_late() {
+    for late in [Duration::ZERO, MS] {
+        let (clock, slots) = (ManualClock::new(), Arc::new(Semaphore::new(1)));
+        let build = || Policy::builder().limit(Arc::clone(&slots)).on(&clock).build().unwrap();
+        let (policies, held) = ([build(), build()], slots.try_acquire().unwrap());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut first = pin!(policies[0].admit_timeout(1, 1_000 * MS));
+        let mut next = pin!(policies[0].admit(1));
+        let mut other = pin!(policies[1].admit(1));
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        assert!(next.as_mut().poll(&mut cx).is_pending());
+        assert!(other.as_mut().poll(&mut cx).is_pending());
+        clock.advance(1_000 * MS + late);
+        assert!(matches!(first.as_mut().poll(&mut cx), Poll::Ready(Err(_))));
+        drop(held);
+        let admitted = next.as_mut().poll(&mut cx);
+        assert!(matches!(admitted, Poll::Ready(Ok(_))), "{late:?}");
+        assert!(other.as_mut().poll(&mut cx).is_pending(), "{late:?}");
+    }
+}
+
+/// Given a drained rate in shadow mode beside one that has a token in a second, when a caller waits, then it waits for that second.
+#[test]
+fn a_waiter_has_no_place_at_a_leg_in_shadow_mode() {
+    for shadow_first in [true, false] {
+        let clock = ManualClock::new();
+        let rate = |count, ms| TokenBucket::new(Quota::new(count, ms * MS).unwrap().burst(1)).on(&clock);
+        let (trial, obeyed) = (Arc::new(rate(1, 10_000)), Arc::new(rate(1, 1_000)));
+        let (shadow, leg) = (Arc::clone(&trial).shadow(), Arc::clone(&obeyed));
+        let mut legs = Legs::new();
+        match shadow_first {
+            true => (legs.push(shadow), legs.push(leg)),
+            false => (legs.push(leg), legs.push(shadow)),
+        };
+        let policy = Policy::new(legs);
+        (trial.try_acquire(1).unwrap(), obeyed.try_acquire(1).unwrap());
+        drop(clock.run(policy.admit(1)).unwrap());
+        assert_eq!(clock.elapsed(), 1_000 * MS, "shadow first: {shadow_first}");
     }
 }
