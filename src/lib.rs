@@ -185,7 +185,7 @@ pub use policy::{
 #[doc(inline)]
 pub use pool::{JoinHandle, WorkerPool};
 #[doc(inline)]
-pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
+pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket};
 #[cfg(feature = "calendar")]
 #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
 #[doc(inline)]

@@ -424,17 +424,8 @@ impl Civil {
     }
 }
 
-impl fmt::Debug for Civil {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Civil");
-        Borders::debug(self, &mut out);
-        out.finish_non_exhaustive()
-    }
-}
-
 impl Borders for Civil {
     const LEG: &'static str = "calendar_window";
-    const TYPE: &'static str = "CalendarWindow";
     const MAY_COME_EARLY: bool = true;
 
     fn before(&self) -> usize {
@@ -444,11 +435,6 @@ impl Borders for Civil {
     fn length(&self) -> Duration {
         let seconds = self.ends.map_or(0, |ends| ends - self.began);
         Duration::from_secs(seconds.unsigned_abs())
-    }
-
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
-        out.field("period", &self.calendar.period)
-            .field("time_zone", &self.calendar.name());
     }
 
     #[inline(always)]

@@ -1,10 +1,11 @@
 //! A meter as a limiter: a clock, waiters that are told, and the verbs that all rates share.
 
-use super::meter::{Forecast, Meter};
+use super::inherit::Inherit;
+use super::meter::{Forecast, Limited, Locked, Meter, Standing, UNLIMITED};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{Reason, Refusal, Wait};
-use crate::core::status::Description;
+use crate::core::status::{Description, State};
 use crate::sync::wait_queue::{Place, WaitQueue, Watch};
 use crate::time::{Clock, Instant};
 use std::fmt;
@@ -76,7 +77,7 @@ impl<M: Meter> Rate<M> {
             return 0;
         }
         loop {
-            let there = self.meter.free(now).min(n);
+            let there = self.meter.standing(now).free.min(n);
             if self.meter.take(there, now).is_ok() {
                 return there;
             }
@@ -91,10 +92,10 @@ impl<M: Meter> Rate<M> {
     /// How many could be taken now. A snapshot.
     pub fn available(&self) -> u64 {
         let now = self.clock.now();
-        let free = self.meter.free(now);
+        let free = self.meter.standing(now).free;
         // The waiters that are told may have taken some.
         if self.tell_if_early() {
-            self.meter.free(now)
+            self.meter.standing(now).free
         } else {
             free
         }
@@ -102,7 +103,7 @@ impl<M: Meter> Rate<M> {
 
     /// How many units are owed before the next can be taken; rounded up. A snapshot.
     pub fn debt(&self) -> u64 {
-        self.meter.debt(self.clock.now())
+        self.meter.standing(self.clock.now()).debt
     }
 
     /// How long until `n` could be taken, if no other caller takes any meanwhile; rounded up to a nanosecond. `None` if only a
@@ -121,7 +122,7 @@ impl<M: Meter> Rate<M> {
     /// How long until it is full, or as good as new, if no caller takes any meanwhile. `None` if that is never.
     pub fn time_until_full(&self) -> Option<Duration> {
         let now = self.clock.now();
-        Some(self.clock.between(now, self.meter.fresh_at(now)?))
+        Some(self.clock.between(now, self.meter.standing(now).fresh_at?))
     }
 
     /// Starts anew. Nothing that was taken before is given back any more.
@@ -203,8 +204,8 @@ impl<M: Meter> Limiter for Rate<M> {
     // Inlined into the guards of a composite it would keep their tickets in memory: 17 ns of a policy with LTO.
     #[cold]
     #[inline(never)]
-    fn cancel(&self, ticket: M::Ticket) {
-        self.meter.give_back(ticket, &self.clock);
+    fn cancel(&self, mut ticket: M::Ticket) {
+        self.meter.settle(&mut ticket, 0, &self.clock);
         self.queue.notify();
     }
 
@@ -236,18 +237,60 @@ impl<M: Meter> Limiter for Rate<M> {
 
     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         let now = self.clock.now();
-        let as_new = self.queue.is_empty() && self.meter.is_as_new(now);
-        let reset = self.meter.window_limit().and_then(|limit| self.time_until(limit));
-        let reset = reset.filter(|reset| !reset.is_zero());
-        let state = self.meter.state(self.available(), self.time_until(1), reset);
+        let (available, next, standing) = (self.available(), self.time_until(1), self.meter.standing(now));
+        let Standing {
+            limit,
+            window,
+            fresh_at,
+            ..
+        } = standing;
+        let is_fresh = fresh_at.is_some_and(|at| at <= now);
+        let state = match limit {
+            UNLIMITED => State::Unknown,
+            limit => State::Rate {
+                limit,
+                window,
+                available,
+                next,
+                reset: fresh_at
+                    .filter(|_| standing.is_window && !is_fresh)
+                    .map(|at| self.clock.between(now, at)),
+            },
+        };
+        let as_new = self.queue.is_empty() && is_fresh && !standing.is_changed;
         visit(Description::new(M::LEG).on(&self.clock).state(state).as_new(as_new));
+    }
+}
+
+/// What all windows have.
+impl<M: Limited> Rate<Locked<M>> {
+    /// A limit that admits everything, and counts nothing.
+    pub const UNLIMITED: u64 = UNLIMITED;
+
+    /// The limit in force.
+    pub fn limit(&self) -> u64 {
+        self.meter.look(M::limit)
+    }
+
+    /// Changes the limit at once; `inherit` says what becomes of the units that count. Only with [`Inherit::AsIs`] does no window
+    /// across the change exceed the larger limit.
+    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
+        self.meter
+            .change(self.clock.now(), |window| window.set_limit(limit, inherit));
+        self.notify_changed();
     }
 }
 
 impl<M: Meter> fmt::Debug for Rate<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct(M::TYPE);
-        self.meter.debug(&mut out);
-        out.field("available", &self.available()).finish_non_exhaustive()
+        let Standing {
+            limit, window, free, ..
+        } = self.meter.standing(self.clock.now());
+        f.debug_struct("Rate")
+            .field("kind", &M::LEG)
+            .field("limit", &limit)
+            .field("window", &window)
+            .field("available", &free)
+            .finish_non_exhaustive()
     }
 }

@@ -296,17 +296,40 @@ impl Quota {
         if self.is_unlimited() {
             return State::Unknown;
         }
-        let limit = self.burst_size();
-        let window = match self.count() {
-            0 => Duration::MAX,
-            count => scaled(self.period(), limit, count),
-        };
         State::Rate {
-            limit,
-            window,
+            limit: self.burst_size(),
+            window: self.window(),
             available,
             next,
             reset: None,
+        }
+    }
+
+    /// The time in which the burst comes.
+    pub(crate) fn window(&self) -> Duration {
+        match self.count() {
+            0 => Duration::MAX,
+            count => scaled(self.period(), self.burst_size(), count),
+        }
+    }
+
+    /// One unit after the other: the same rate with a burst of `1 + slack`. A quota that is zero or unlimited has no slack.
+    ///
+    /// # Errors
+    /// [`QuotaError::Burst`] when the slack is 2^40 or more, or takes longer than 584 years to come.
+    pub(super) fn even(self, slack: u64) -> Result<Self, QuotaError> {
+        let given = slack.saturating_add(1);
+        if given > Self::MAX_BURST {
+            return Err(QuotaError::Burst { given });
+        }
+        match self {
+            _ if self.is_zero() => Ok(Self::zero()),
+            _ if self.is_unlimited() => Ok(self),
+            _ => Self {
+                by_interval: false,
+                ..self
+            }
+            .with_burst(given),
         }
     }
 }

@@ -24,15 +24,12 @@ mod tests;
 pub(crate) use axis::Axis;
 
 use super::inherit::Inherit;
-use super::meter::{Counts, Forecast};
+use super::meter::{Counts, Forecast, Standing};
 use super::quota::Quota;
-use crate::core::status::State;
 use crate::core::ticket::Ticket;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::{Clock, Instant};
-use std::fmt;
-use std::time::Duration;
 
 /// The distance of the axes before and after a change of unit: more than any burst and debt.
 const JUMP: u64 = 1 << 56;
@@ -82,9 +79,9 @@ struct Writer {
     alive_from: u64,
 }
 
-/// The meter of a [`TokenBucket`](crate::TokenBucket): tokens, and their quota.
+/// The meter of a [`TokenBucket`](crate::TokenBucket), and of a [`LeakyBucket`](crate::LeakyBucket): tokens, and their quota.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct Bucket<const LEAKY: bool> {
     word: AtomicU64,
     published: Published,
     /// All units that were ever given back, but for those that left no trace.
@@ -132,7 +129,7 @@ impl Seen {
     }
 }
 
-impl Bucket {
+impl<const LEAKY: bool> Bucket<LEAKY> {
     /// A full bucket.
     pub(super) fn new(quota: Quota, clock: &Clock) -> Self {
         let axis = Axis::new(&quota, clock, clock.now());
@@ -425,10 +422,9 @@ impl Bucket {
     }
 }
 
-impl Counts for Bucket {
+impl<const LEAKY: bool> Counts for Bucket<LEAKY> {
     type Ticket = BucketTicket;
-    const LEG: &'static str = "token_bucket";
-    const TYPE: &'static str = "TokenBucket";
+    const LEG: &'static str = if LEAKY { "leaky_bucket" } else { "token_bucket" };
 
     #[inline(always)]
     fn take(&self, n: u64, now: Instant) -> Result<BucketTicket, Forecast> {
@@ -445,13 +441,6 @@ impl Counts for Bucket {
 
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         self.see(now).forecast(n, ahead)
-    }
-
-    fn give_back(&self, mut ticket: BucketTicket, clock: &Clock) {
-        let tokens = ticket.tokens();
-        if tokens > 0 {
-            self.refund(&mut ticket, tokens, clock);
-        }
     }
 
     fn settle(&self, ticket: &mut BucketTicket, actual: u64, clock: &Clock) -> bool {
@@ -472,42 +461,25 @@ impl Counts for Bucket {
         self.charge(&self.writer.lock(), n, clock);
     }
 
-    fn free(&self, now: Instant) -> u64 {
-        let seen = self.see(now);
-        seen.axis.tokens(seen.level())
-    }
-
-    fn debt(&self, now: Instant) -> u64 {
-        let seen = self.see(now);
-        seen.axis.owed(seen.level())
-    }
-
-    fn fresh_at(&self, now: Instant) -> Option<Instant> {
-        let seen = self.see(now);
-        let empty = seen.at.wrapping_sub(seen.level() as u64);
-        seen.axis
-            .reaches(empty.wrapping_add(seen.axis.whole_burst()))
-            .map(|at| at.max(now))
-    }
-
     fn clear(&self, clock: &Clock) {
         let mut writer = self.writer.lock();
         let quota = writer.quota;
         self.change(&mut writer, quota, Inherit::Reset, clock);
     }
 
-    fn is_as_new(&self, now: Instant) -> bool {
-        let seen = self.see(now);
-        let writer = self.writer.lock();
-        !writer.is_changed && seen.level() >= seen.axis.whole_burst() as i64
-    }
-
-    fn state(&self, available: u64, next: Option<Duration>, _: Option<Duration>) -> State {
-        self.quota().status(available, next)
-    }
-
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
-        out.field("quota", &format_args!("{}", self.quota()));
+    fn standing(&self, now: Instant) -> Standing {
+        let (seen, writer) = (self.see(now), self.writer.lock());
+        let (axis, level) = (&seen.axis, seen.level());
+        let full = seen.at.wrapping_sub(level as u64).wrapping_add(axis.whole_burst());
+        Standing {
+            limit: writer.quota.burst_size(),
+            window: writer.quota.window(),
+            free: axis.tokens(level),
+            debt: axis.owed(level),
+            fresh_at: axis.reaches(full).map(|at| at.max(now)),
+            is_window: false,
+            is_changed: writer.is_changed,
+        }
     }
 }
 
