@@ -178,7 +178,7 @@ pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 #[doc(inline)]
 pub use policy::{
-    BoxLimiter, Eviction, FirstOf, Leg, Legs, Order, OrderError, Policy, PolicyBuilder, PolicyError, Price, RunError,
+    BoxLimiter, Eviction, FirstOf, Leg, Legs, Order, OrderError, Policy, PolicyBuilder, PolicyError, RunError,
 };
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
@@ -191,7 +191,7 @@ pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBuc
 #[doc(inline)]
 pub use rate::{CalendarPeriod, CalendarWindow, TimeZoneError};
 #[doc(inline)]
-pub use rate::{FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
+pub use rate::{FixedWindow, LeakyBucket, RateError, SlidingLog, Warmup};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 #[doc(inline)]

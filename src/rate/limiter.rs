@@ -61,7 +61,7 @@ impl<M: Meter> Rate<M> {
     /// # Errors
     /// `RateExceeded`, with a true `retry_after`; without one if no time brings more. `Oversized` if only a change of the settings
     /// could admit `n`.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal> {
         let now = self.clock.now();
         if !self.queue.is_empty() {
@@ -92,13 +92,12 @@ impl<M: Meter> Rate<M> {
     /// How many could be taken now. A snapshot.
     pub fn available(&self) -> u64 {
         let now = self.clock.now();
-        let free = self.meter.standing(now).free;
-        // The waiters that are told may have taken some.
+        let mut free = self.meter.standing(now).free;
         if self.tell_if_early() {
-            self.meter.standing(now).free
-        } else {
-            free
+            // The waiters that were told may have taken some.
+            free = self.meter.standing(now).free;
         }
+        free
     }
 
     /// How many units are owed before the next can be taken; rounded up. A snapshot.
@@ -131,7 +130,7 @@ impl<M: Meter> Rate<M> {
         self.notify_changed();
     }
 
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn take(&self, n: u64, now: Instant) -> Result<M::Ticket, Refusal> {
         let taken = self.meter.take(n, now);
         self.tell_if_early();
@@ -140,7 +139,6 @@ impl<M: Meter> Rate<M> {
 
     /// The answer to a caller outside a policy while heads of policies wait here: they are older.
     #[cold]
-    #[inline(never)]
     fn behind(&self, n: u64, now: Instant) -> Result<(), Refusal> {
         if n == 0 {
             return Ok(());
@@ -166,7 +164,6 @@ impl<M: Meter> Rate<M> {
     }
 
     /// Tells the waiters of an instant that has come earlier than it was told, and returns if there is one.
-    #[inline(always)]
     fn tell_if_early(&self) -> bool {
         let is_early = self.meter.has_come_early();
         if is_early {
@@ -176,7 +173,6 @@ impl<M: Meter> Rate<M> {
     }
 
     #[cold]
-    #[inline(never)]
     fn refusal(&self, forecast: Forecast, now: Instant) -> Refusal {
         let until = |at| Wait::until(&self.clock, now, at);
         let (reason, wait) = match forecast {
@@ -193,7 +189,7 @@ impl<M: Meter> Rate<M> {
 impl<M: Meter> Limiter for Rate<M> {
     type Ticket = M::Ticket;
 
-    #[inline(always)]
+    #[inline(always)] // row: bare chain
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<M::Ticket, Refusal> {
         let now = demand.now(&self.clock);
         self.queue
@@ -203,13 +199,12 @@ impl<M: Meter> Limiter for Rate<M> {
 
     // Inlined into the guards of a composite it would keep their tickets in memory: 17 ns of a policy with LTO.
     #[cold]
-    #[inline(never)]
+    #[inline(never)] // row: bare chain
     fn cancel(&self, mut ticket: M::Ticket) {
         self.meter.settle(&mut ticket, 0, &self.clock);
         self.queue.notify();
     }
 
-    #[inline(always)]
     fn finish(&self, _: M::Ticket, _: Outcome) {}
 
     fn settle(&self, ticket: &mut M::Ticket, settlement: &Settlement) -> u32 {
@@ -269,7 +264,7 @@ impl<M: Limited> Rate<Locked<M>> {
 
     /// The limit in force.
     pub fn limit(&self) -> u64 {
-        self.meter.look(M::limit)
+        self.meter.look(|window| window.standing().limit)
     }
 
     /// Changes the limit at once; `inherit` says what becomes of the units that count. Only with [`Inherit::AsIs`] does no window

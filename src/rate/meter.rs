@@ -42,12 +42,7 @@ pub struct Standing {
 }
 
 /// Counts units in time: the part of a [`Rate`](super::Rate) that tells one rate from another. No other crate can implement it.
-pub trait Meter: Counts {}
-
-impl<M: Counts> Meter for M {}
-
-/// What a meter does.
-pub trait Counts: Send + Sync {
+pub trait Meter: Send + Sync {
     /// The memory of one admission, by which its units come back.
     type Ticket: Ticket;
     /// The name of its leg.
@@ -63,9 +58,9 @@ pub trait Counts: Send + Sync {
     fn force(&self, n: u64, clock: &Clock);
     /// Starts anew.
     fn clear(&self, clock: &Clock);
+    /// How it stands at `now`.
     fn standing(&self, now: Instant) -> Standing;
     /// True once after an instant that was told has come earlier: the waiters look again.
-    #[inline(always)]
     fn has_come_early(&self) -> bool {
         false
     }
@@ -101,37 +96,17 @@ pub trait Machine: Send {
 
 /// A machine whose limit can be changed.
 pub trait Limited: Machine {
-    fn limit(&self) -> u64;
-    fn set_limit(&mut self, limit: u64, inherit: Inherit);
-}
+    fn limit(&mut self) -> &mut u64;
+    /// Gives all that counts its share of the limit `new`. Nothing that was taken before comes back any more.
+    fn rescale(&mut self, old: u64, new: u64);
 
-/// The units of one admission, and the place where they count.
-///
-/// ```
-/// # use tollgate::{FixedWindow, Limiter, RateTicket, Ticket};
-/// // Two words of each admission in a policy.
-/// fn words<L: Limiter<Ticket = RateTicket>>() -> usize {
-///     <L::Ticket as Ticket>::WORDS
-/// }
-/// assert_eq!(words::<FixedWindow>(), 2);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateTicket {
-    units: u64,
-    mark: u64,
-}
-
-impl Ticket for RateTicket {
-    const WORDS: usize = 2;
-    #[inline(always)]
-    fn write(&self, words: &mut [u64]) {
-        words[..2].copy_from_slice(&[self.units, self.mark]);
-    }
-    #[inline(always)]
-    fn read(words: &[u64]) -> Self {
-        Self {
-            units: words[0],
-            mark: words[1],
+    fn set_limit(&mut self, limit: u64, inherit: Inherit) {
+        let old = std::mem::replace(self.limit(), limit);
+        match inherit {
+            _ if limit == UNLIMITED => self.clear(),
+            Inherit::Reset => self.clear(),
+            Inherit::Proportional if old != UNLIMITED => self.rescale(old, limit),
+            _ => {}
         }
     }
 }
@@ -166,7 +141,6 @@ impl<M: Machine> Locked<M> {
     }
 
     /// Reads or moves the machine, as of `now`.
-    #[inline(always)]
     pub(super) fn at<R>(&self, now: Instant, run: impl FnOnce(&mut M) -> R) -> R {
         let mut state = self.state.lock();
         state.machine.advance(now.ticks());
@@ -193,17 +167,15 @@ fn forecast<M: Machine>(machine: &M, n: u64, ahead: u64) -> Forecast {
     }
 }
 
-impl<M: Machine> Counts for Locked<M> {
-    type Ticket = RateTicket;
+impl<M: Machine> Meter for Locked<M> {
+    /// The units of one admission, and the mark of the machine by which they are found again.
+    type Ticket = (u64, u64);
     const LEG: &'static str = M::LEG;
 
-    #[inline(always)]
-    fn take(&self, n: u64, now: Instant) -> Result<RateTicket, Forecast> {
+    #[inline(always)] // row: window admit
+    fn take(&self, n: u64, now: Instant) -> Result<Self::Ticket, Forecast> {
         self.at(now, |machine| match n == 0 || n <= machine.free() {
-            true => Ok(RateTicket {
-                units: n,
-                mark: machine.take(n),
-            }),
+            true => Ok((n, machine.take(n))),
             false => Err(forecast(machine, n, 0)),
         })
     }
@@ -212,10 +184,10 @@ impl<M: Machine> Counts for Locked<M> {
         self.at(now, |machine| forecast(machine, n, ahead))
     }
 
-    fn settle(&self, ticket: &mut RateTicket, actual: u64, clock: &Clock) -> bool {
-        let charged = ticket.units;
+    fn settle(&self, (units, mark): &mut Self::Ticket, actual: u64, clock: &Clock) -> bool {
+        let charged = *units;
         if actual != charged {
-            ticket.units = self.at(clock.now(), |machine| machine.settle(&mut ticket.mark, charged, actual));
+            *units = self.at(clock.now(), |machine| machine.settle(mark, charged, actual));
         }
         actual < charged
     }
@@ -237,7 +209,6 @@ impl<M: Machine> Counts for Locked<M> {
         }
     }
 
-    #[inline(always)]
     fn has_come_early(&self) -> bool {
         M::MAY_COME_EARLY && self.state.lock().machine.take_early()
     }

@@ -85,7 +85,7 @@ pub use leaky_bucket::LeakyBucket;
 pub use limiter::Rate;
 #[cfg(feature = "remote")]
 pub(crate) use meter::{Limited, Machine};
-pub use meter::{Locked, Meter, RateTicket};
+pub use meter::{Locked, Meter};
 pub use quota::{Quota, QuotaError};
 pub use rate_error::RateError;
 pub use ring::Ring;

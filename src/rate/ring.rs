@@ -4,7 +4,7 @@
 //! none for a window that starts anew at each border, `k` for one that slides in `k` segments. A segment counts in full until even its last
 //! instant lies a whole window back. So no span of `k` segments exceeds the limit, and room comes back at most one segment late.
 
-use super::inherit::{Inherit, share_up};
+use super::inherit::share_all;
 use super::meter::{Limited, Machine, Standing, UNLIMITED};
 use crate::time::Instant;
 use std::time::Duration;
@@ -119,7 +119,6 @@ impl<B: Borders> Machine for Ring<B> {
     const LEG: &'static str = B::LEG;
     const MAY_COME_EARLY: bool = B::MAY_COME_EARLY;
 
-    #[inline(always)]
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.now >= self.borders.due() {
@@ -127,18 +126,15 @@ impl<B: Borders> Machine for Ring<B> {
         }
     }
 
-    #[inline(always)]
     fn now(&self) -> u64 {
         self.now
     }
 
-    #[inline(always)]
     fn free(&self) -> u64 {
         // Without a limit nothing is counted.
         self.limit.saturating_sub(self.total)
     }
 
-    #[inline(always)]
     fn take(&mut self, n: u64) -> u64 {
         if self.limit == UNLIMITED {
             return 0;
@@ -205,25 +201,13 @@ impl<B: Borders> Machine for Ring<B> {
 }
 
 impl<B: Borders> Limited for Ring<B> {
-    fn limit(&self) -> u64 {
-        self.limit
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
-    fn set_limit(&mut self, limit: u64, inherit: Inherit) {
-        let old = std::mem::replace(&mut self.limit, limit);
-        match inherit {
-            _ if limit == UNLIMITED => self.clear(),
-            Inherit::Reset => self.clear(),
-            Inherit::Proportional if old != UNLIMITED => {
-                self.total = 0;
-                for count in &mut self.counts {
-                    *count = share_up(*count, old, limit).min(u64::MAX - self.total);
-                    self.total += *count;
-                }
-                self.seal();
-            }
-            _ => {}
-        }
+    fn rescale(&mut self, old: u64, new: u64) {
+        self.total = share_all(self.counts.iter_mut(), old, new);
+        self.seal();
     }
 }
 

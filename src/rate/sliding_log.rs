@@ -1,6 +1,6 @@
 //! The sliding log: each admission with its instant, so that room is back as soon as the limit allows.
 
-use super::inherit::{Inherit, share_up};
+use super::inherit::share_all;
 use super::limiter::Rate;
 use super::meter::{Limited, Locked, Machine, Standing, UNLIMITED, ticks};
 use super::rate_error::{RateError, check_length};
@@ -251,24 +251,12 @@ impl Machine for Log {
 }
 
 impl Limited for Log {
-    fn limit(&self) -> u64 {
-        self.limit
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
-    fn set_limit(&mut self, limit: u64, inherit: Inherit) {
-        let old = std::mem::replace(&mut self.limit, limit);
-        match inherit {
-            _ if limit == UNLIMITED => self.clear(),
-            Inherit::Reset => self.clear(),
-            Inherit::Proportional if old != UNLIMITED => {
-                self.total = 0;
-                for entry in &mut self.entries {
-                    entry.units = share_up(entry.units, old, limit).min(u64::MAX - self.total);
-                    self.total += entry.units;
-                }
-                self.sealed = self.made;
-            }
-            _ => {}
-        }
+    fn rescale(&mut self, old: u64, new: u64) {
+        self.total = share_all(self.entries.iter_mut().map(|entry| &mut entry.units), old, new);
+        self.sealed = self.made;
     }
 }

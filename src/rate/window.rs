@@ -114,7 +114,6 @@ impl<const SLIDES: bool> Borders for Even<SLIDES> {
         if SLIDES { self.segments } else { 0 }
     }
 
-    #[inline(always)]
     fn due(&self) -> u64 {
         self.end
     }

@@ -24,7 +24,7 @@ mod tests;
 pub(crate) use axis::Axis;
 
 use super::inherit::Inherit;
-use super::meter::{Counts, Forecast, Standing};
+use super::meter::{Forecast, Meter, Standing};
 use super::quota::Quota;
 use crate::core::ticket::Ticket;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
@@ -55,11 +55,9 @@ pub struct BucketTicket {
 
 impl Ticket for BucketTicket {
     const WORDS: usize = 3;
-    #[inline]
     fn write(&self, words: &mut [u64]) {
         words[..3].copy_from_slice(&[self.tokens, self.gross, self.axis]);
     }
-    #[inline(always)]
     fn read(words: &[u64]) -> Self {
         Self {
             tokens: words[0],
@@ -113,7 +111,6 @@ impl Seen {
     }
 
     /// When `n` tokens are there behind `ahead` others.
-    #[inline]
     fn forecast(&self, n: u64, ahead: u64) -> Forecast {
         let (need, ahead) = (self.axis.units(n), self.axis.units(ahead));
         let (level, behind) = (self.level(), need.saturating_add(ahead));
@@ -153,7 +150,7 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
     }
 
     /// Takes `n` tokens, or returns `None` where they are not there, or where it is worth another look.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn take_once(&self, n: u64, now: Instant) -> Option<BucketTicket> {
         let published = &self.published;
         // Acquire: reads the fields as they were stored before this version. Pairs with `Published::end`.
@@ -188,13 +185,11 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
 
     /// `None` where it is worth another try.
     #[cold]
-    #[inline(never)]
     fn why_not(&self, n: u64, now: Instant) -> Option<Forecast> {
         Some(self.see(now).forecast(n, 0)).filter(|forecast| *forecast != Forecast::Now)
     }
 
     /// Reads the bucket at `now`.
-    #[inline]
     fn see(&self, now: Instant) -> Seen {
         match self.try_see(now) {
             Some(seen) => seen,
@@ -203,7 +198,6 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
     }
 
     /// Reads word and axis of one version. `None` while they change, and beyond the life of the axis.
-    #[inline]
     fn try_see(&self, now: Instant) -> Option<Seen> {
         // Acquire: as in `take_once`.
         let meta = self.published.meta.load(Ordering::Acquire);
@@ -217,7 +211,6 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
     }
 
     #[cold]
-    #[inline(never)]
     fn see_slowly(&self, now: Instant) -> Seen {
         loop {
             {
@@ -422,11 +415,11 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
     }
 }
 
-impl<const LEAKY: bool> Counts for Bucket<LEAKY> {
+impl<const LEAKY: bool> Meter for Bucket<LEAKY> {
     type Ticket = BucketTicket;
     const LEG: &'static str = if LEAKY { "leaky_bucket" } else { "token_bucket" };
 
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn take(&self, n: u64, now: Instant) -> Result<BucketTicket, Forecast> {
         loop {
             if let Some(ticket) = self.take_once(n, now) {
@@ -526,7 +519,7 @@ const VERSION: u64 = 1 << 16;
 
 impl Published {
     /// The axis, if [`is_still`](Self::is_still) says so afterwards.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn axis(&self, meta: u64) -> Axis {
         // Relaxed: the load of `meta` before them, and the fence after them, order them.
         Axis {
@@ -542,7 +535,7 @@ impl Published {
     }
 
     /// True if all that was read since `meta` belongs to its version.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn is_still(&self, meta: u64) -> bool {
         // Acquire: a reader that has seen a field, or the word, as it was stored after `begin` sees the odd version here.
         // Pairs with the fence in `begin`.

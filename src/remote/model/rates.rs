@@ -106,7 +106,7 @@ impl Meter {
                     *fill = new;
                 }
             }
-            (Meter::Window(window, _), Rule::Window { limit, .. }) if window.limit() != *limit => {
+            (Meter::Window(window, _), Rule::Window { limit, .. }) if window.standing().limit != *limit => {
                 window.set_limit(*limit, Inherit::AsIs);
             }
             _ => {}
@@ -176,7 +176,7 @@ impl Meter {
     fn limit(&self) -> u64 {
         match self {
             Meter::Bucket(_, fill) => fill.burst(),
-            Meter::Window(window, _) => window.limit(),
+            Meter::Window(window, _) => window.standing().limit,
         }
     }
 

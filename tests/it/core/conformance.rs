@@ -469,7 +469,7 @@ fn a_leg_that_is_not_waited_for_conforms() {
 
 #[test]
 fn the_adapters_conform() {
-    Suite::of_permits(3, |clock| -> Leg<Semaphore> { in_flight(clock).per_call() })
+    Suite::of_permits(3, |clock| -> Leg<Semaphore> { Leg::new(in_flight(clock)) })
         .takes_turns()
         .check();
     Suite::of_permits(3, |_| -> Leg<Semaphore> { Semaphore::new(30).per(TOKENS) })

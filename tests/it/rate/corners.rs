@@ -5,8 +5,8 @@ use super::{settle, take};
 use std::time::Duration;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, RateTicket,
-    SlidingLog, SlidingWindow, TokenBucket, Wait, Warmup,
+    Ask, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, SlidingLog,
+    SlidingWindow, TokenBucket, Wait, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -234,7 +234,7 @@ fn a_warm_up_undoes_once() {
     fresh.try_acquire(1).unwrap();
     fresh.cancel(held);
     assert_eq!(fresh.time_until(1), Some(Duration::from_millis(1_375)));
-    let _: RateTicket = old;
+    let _: (u64, u64) = old;
 }
 
 fn warmup_of(clock: &ManualClock) -> Warmup {
