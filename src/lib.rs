@@ -178,20 +178,20 @@ pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 #[doc(inline)]
 pub use policy::{
-    BoxLimiter, Eviction, FirstOf, Leg, Legs, Order, OrderError, Policy, PolicyBuilder, PolicyError, Price, RunError,
+    BoxLimiter, Eviction, FirstOf, Leg, Legs, Order, OrderError, Policy, PolicyBuilder, PolicyError, RunError,
 };
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 #[doc(inline)]
 pub use pool::{JoinHandle, WorkerPool};
 #[doc(inline)]
-pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
+pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket};
 #[cfg(feature = "calendar")]
 #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
 #[doc(inline)]
 pub use rate::{CalendarPeriod, CalendarWindow, TimeZoneError};
 #[doc(inline)]
-pub use rate::{FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
+pub use rate::{FixedWindow, LeakyBucket, RateError, SlidingLog, Warmup};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 #[doc(inline)]

@@ -47,10 +47,10 @@ fn a_waiter_takes_few_bytes_and_leaves_fewer() {
 fn legs() -> impl Limiter<Ticket = impl Ticket> {
     let window = SlidingWindow::new(1_000_000, Duration::from_secs(1)).unwrap();
     (
-        TokenBucket::new(Quota::per_second(1_000_000)).per_call(),
+        TokenBucket::new(Quota::per_second(1_000_000)),
         TokenBucket::new(Quota::per_second(10_000_000)).per(TOKENS),
-        window.per_call(),
-        Semaphore::new(64).per_call(),
+        window,
+        Semaphore::new(64),
     )
 }
 

@@ -84,21 +84,19 @@ pub(crate) enum Change {
     Reserve(u64),
     Cancel(usize),
     Limit(u64, Inherit),
-    Length(u64),
 }
 
 impl Change {
     pub(crate) fn decode([which, a, b]: [u8; 3]) -> Self {
         use Inherit::{AsIs, Proportional, Reset};
         let n = u64::from(a);
-        match which % 19 {
+        match which % 17 {
             0..3 => Self::Advance(n % 80),
             3..6 => Self::Take(1 + n % 6),
             6 => Self::Force(1 + n % 11),
             7..13 => Self::Reserve(1 + n % 3),
             13..15 => Self::Cancel(usize::from(a % 6)),
-            15..17 => Self::Limit(n % 9, [AsIs, AsIs, Proportional, Reset][usize::from(b % 4)]),
-            _ => Self::Length(1 + n % 89),
+            _ => Self::Limit(n % 9, [AsIs, AsIs, Proportional, Reset][usize::from(b % 4)]),
         }
     }
 }
@@ -134,16 +132,9 @@ impl Oracle {
         self.era += u64::from(rule != Inherit::AsIs);
         self.limit = limit;
     }
-
-    fn set_length(&mut self, length: u64) {
-        self.length = length;
-        // All of it counts in the window in which this instant lies.
-        self.start += (self.now - self.start) / length * length;
-        self.era += 1;
-    }
 }
 
-/// Given admissions, debts, reservations and cancels, while limit and length change by any rule, then the window counts what the
+/// Given admissions, debts, reservations and cancels, while the limit changes by any rule, then the window counts what the
 /// contract says, and a refused caller is admitted at the instant that its refusal names, and not a nanosecond before.
 pub(crate) fn changes(limit: u64, length: u64, ops: Vec<Change>) {
     let clock = ManualClock::new();
@@ -201,10 +192,6 @@ pub(crate) fn changes(limit: u64, length: u64, ops: Vec<Change>) {
             Change::Limit(limit, rule) => {
                 window.set_limit(limit, rule);
                 oracle.set_limit(limit, rule);
-            }
-            Change::Length(length) => {
-                window.set_length(nanos(length)).unwrap();
-                oracle.set_length(length);
             }
         }
         let free = oracle.limit.saturating_sub(oracle.count);

@@ -328,14 +328,13 @@ mints_nothing! {
     leaky_bucket: |clock| LeakyBucket::new(quota(0)).slack(9).unwrap().on(clock),
         Ledger { by_latest: false, ..rate(10) },
         |bucket, which, rule| {
-            bucket.set_slack(LIMITS[which] - 1, rule).unwrap();
-            bucket.set_quota(quota(which), rule).unwrap();
+            bucket.set_quota(quota(which), LIMITS[which] - 1, rule).unwrap();
             Some(quota(which).count())
         };
     leaky_bucket_without_slack: |clock| LeakyBucket::new(quota(0)).on(clock),
         Ledger { by_latest: false, ..rate(1) },
         |bucket, which, rule| {
-            bucket.set_quota(quota(which), rule).unwrap();
+            bucket.set_quota(quota(which), 0, rule).unwrap();
             Some(quota(which).count())
         };
     bucket_with_a_burst_of_one: |clock| TokenBucket::new(quota(0).burst(1)).on(clock),

@@ -135,7 +135,7 @@ impl Twin {
             ($($kind:ident)*) => {
                 match self {
                     $(Self::$kind(it) if counts_tokens => Arc::clone(it).per(TOKENS).boxed(),
-                    Self::$kind(it) => Arc::clone(it).per_call().boxed(),)*
+                    Self::$kind(it) => Arc::clone(it).boxed(),)*
                 }
             };
         }

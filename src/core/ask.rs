@@ -1,9 +1,8 @@
 //! The request of a caller ([`Ask`]), and the part of it that one leg of a policy sees ([`Demand`]).
 //!
 //! One request weighs differently on each leg: one call for a requests-per-minute limit, two thousand for a
-//! tokens-per-minute limit. The caller states all of it once, in the `Ask`. Each leg says what it counts:
-//! [`per_call`](crate::LimiterExt::per_call) or [`per`](crate::LimiterExt::per). The core hands it a `Demand` with just that
-//! number in it.
+//! tokens-per-minute limit. The caller states all of it once, in the `Ask`. A leg counts calls, or the cost that it is made
+//! [`per`](crate::LimiterExt::per). The core hands it a `Demand` with just that number in it.
 
 use crate::core::decision::LegDecision;
 use crate::sync::wait_queue::Place;
@@ -24,7 +23,6 @@ use std::collections::BTreeSet;
 pub struct Cost(&'static str);
 
 impl PartialEq for Cost {
-    #[inline]
     fn eq(&self, other: &Self) -> bool {
         // Nearly always the same constant: the names are compared only when it is not.
         std::ptr::eq(self.0, other.0) || self.0 == other.0
@@ -89,7 +87,6 @@ pub struct Ask {
 
 impl Ask {
     /// One call.
-    #[inline(always)]
     pub const fn one() -> Self {
         Self::many(1)
     }
@@ -103,7 +100,6 @@ impl Ask {
     /// assert_eq!((ask.count(), ask.of(BYTES)), (3, Some(14_000)));
     /// assert_eq!(ask.costs().map(|(cost, units)| (cost.name(), units)).collect::<Vec<_>>(), [("bytes", 14_000)]);
     /// ```
-    #[inline(always)]
     pub const fn many(count: u64) -> Self {
         Self {
             count,
@@ -138,7 +134,6 @@ impl Ask {
     /// assert_eq!(served.into_inner().unwrap(), [PAID, FREE, FREE]);
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    #[inline(always)]
     #[must_use]
     pub const fn class(mut self, class: u64) -> Self {
         self.class = class;
@@ -148,7 +143,7 @@ impl Ask {
     /// Sets a cost of the request in all (not per call). Setting a cost again replaces its number.
     ///
     /// Only [`MAX_COSTS`] costs fit. One more is dropped, and the leg that counts it refuses as `Unpriced`.
-    #[inline(always)]
+    #[inline(always)] // row: named, priced legs
     #[must_use]
     pub fn cost(mut self, cost: Cost, units: u64) -> Self {
         for slot in &mut self.costs {
@@ -164,19 +159,17 @@ impl Ask {
     }
 
     /// The number of calls.
-    #[inline]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
     /// The [class](Self::class) that was set.
-    #[inline]
     pub const fn class_number(&self) -> u64 {
         self.class
     }
 
     /// The units named for `cost`, if it was named.
-    #[inline(always)]
+    #[inline(always)] // row: named, priced legs
     pub fn of(&self, cost: Cost) -> Option<u64> {
         self.costs
             .iter()
@@ -196,9 +189,7 @@ impl Ask {
             *self = self.cost(cost, self.of(cost).unwrap_or(0).saturating_add(units));
         }
     }
-}
 
-impl Ask {
     /// Takes another request's numbers off again, stopping at zero.
     pub(crate) fn release(&mut self, other: &Ask) {
         self.count = self.count.saturating_sub(other.count);
@@ -276,7 +267,6 @@ pub struct Demand<'a> {
 
 impl<'a> Demand<'a> {
     /// A demand for the calls of `ask`, outside any queue.
-    #[inline(always)]
     pub fn new(ask: &'a Ask, reading: &'a ClockReading) -> Self {
         Self {
             ask,
@@ -297,56 +287,48 @@ impl<'a> Demand<'a> {
     }
 
     /// The whole request.
-    #[inline]
     pub fn ask(&self) -> &'a Ask {
         self.ask
     }
 
     /// The units that this leg is asked for.
-    #[inline(always)]
     pub fn units(&self) -> u64 {
         self.units
     }
 
     /// The units that the waiters ahead want, in this leg's measure. Zero unless it is only judged.
-    #[inline]
     pub fn ahead(&self) -> u64 {
         self.ahead
     }
 
     /// The instant of this pass on `clock`: read at most once, shared by all legs.
-    #[inline(always)]
+    #[inline(always)] // row: bare chain
     pub fn now(&self, clock: &Clock) -> Instant {
         self.reading.now(clock)
     }
 
     /// The reading of the clock that all legs of this pass share.
-    #[inline]
     pub fn reading(&self) -> &'a ClockReading {
         self.reading
     }
 
     /// What it has to do with queues of waiters.
-    #[inline]
     pub fn role(&self) -> Role {
         self.waiting.map_or(Role::Newcomer, |waiting| waiting.role)
     }
 
     /// The place of the policy whose head this is: `None` for a [newcomer](Role::Newcomer).
-    #[inline]
     pub fn place(&self) -> Option<&'a Place> {
         let waiting = self.waiting?;
         waiting.place.filter(|_| waiting.role != Role::Newcomer)
     }
 
     /// The place of the policy in whose queue this waits, at the head or behind it.
-    #[inline]
     pub(crate) fn place_of_policy(&self) -> Option<&'a Place> {
         self.waiting?.place
     }
 
     /// This demand as counted by a leg that counts calls.
-    #[inline(always)]
     #[must_use]
     pub fn per_call(mut self) -> Self {
         self.units = self.ask.count;
@@ -355,7 +337,7 @@ impl<'a> Demand<'a> {
     }
 
     /// This demand as counted by a leg that counts `cost`, or nothing when the request does not name it.
-    #[inline(always)]
+    #[inline(always)] // row: named, priced legs
     #[must_use]
     pub fn per(mut self, cost: Cost) -> Option<Self> {
         self.units = self.ask.of(cost)?;

@@ -53,8 +53,6 @@ pub struct LegDecision {
     pub shadow: bool,
     /// The load by which it applies or not, where it is conditional.
     pub when: Option<MeasuredLoad>,
-    /// The load by which it has its numbers, where they depend on one.
-    pub peak: Option<MeasuredLoad>,
     /// The answer of each source, in order, of a leg that takes from the [first](crate::FirstOf) that admits.
     pub sources: Vec<LegDecision>,
 }
@@ -94,7 +92,7 @@ pub struct MeasuredLoad {
     pub metric: LoadMetric,
     /// The load; latency in seconds.
     pub load: f64,
-    /// The mark above which it counts as exceeded: of a table, that of the row in force, or else of the lowest.
+    /// The mark above which it counts as exceeded.
     pub above: f64,
     /// The mark at or below which it does not any more.
     pub below: f64,
@@ -158,7 +156,6 @@ impl LegDecision {
             verdict: LegVerdict::Admits,
             shadow: false,
             when: None,
-            peak: None,
             sources: Vec::new(),
         }
     }
@@ -251,8 +248,7 @@ impl Decision {
 ///
 /// ```
 /// # use tollgate::policy::conditional::LoadMetric;
-/// assert_eq!(LoadMetric::of("use"), Some(LoadMetric::Use));
-/// assert!(LoadMetric::ALL.into_iter().all(|metric| LoadMetric::of(metric.name()) == Some(metric)));
+/// assert_eq!(LoadMetric::ALL.map(LoadMetric::name), ["use", "rate", "latency", "refusals"]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -286,11 +282,6 @@ impl LoadMetric {
             Self::Refusals => "refusals",
         }
     }
-
-    /// The metric of this name.
-    pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|metric| metric.name() == name)
-    }
 }
 
 impl fmt::Display for LoadMetric {
@@ -317,9 +308,6 @@ impl fmt::Display for LegDecision {
         }
         if let Some(when) = &self.when {
             write!(f, ", while {when}")?;
-        }
-        if let Some(peak) = &self.peak {
-            write!(f, ", with the numbers for {peak}")?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::core::legs::Legs;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{LegName, Reason, Refusal, Wait};
 use crate::core::status::Description;
-use crate::core::ticket::{BoxTicket, Ticket};
+use crate::core::ticket::BoxTicket;
 use crate::sync::unwind::each;
 use crate::sync::wait_queue::{Place, Watch};
 use std::fmt;
@@ -67,25 +67,7 @@ struct Source {
 }
 
 /// The number of the source that admitted, and its ticket.
-#[derive(Clone, Copy, Debug)]
-pub struct SourceTicket {
-    source: u64,
-    ticket: BoxTicket,
-}
-
-impl Ticket for SourceTicket {
-    const WORDS: usize = 1 + BoxTicket::WORDS;
-    fn write(&self, words: &mut [u64]) {
-        words[0] = self.source;
-        self.ticket.write(&mut words[1..]);
-    }
-    fn read(words: &[u64]) -> Self {
-        Self {
-            source: words[0],
-            ticket: BoxTicket::read(&words[1..]),
-        }
-    }
-}
+pub type SourceTicket = (u64, BoxTicket);
 
 impl FirstOf {
     /// One source, asked first. `name` is that of its refusals.
@@ -103,11 +85,6 @@ impl FirstOf {
         self
     }
 
-    /// The names of the sources, in order.
-    pub fn sources(&self) -> impl Iterator<Item = &str> {
-        self.sources.iter().map(|source| &*source.name)
-    }
-
     /// The name of the source that an admission was taken from.
     ///
     /// ```
@@ -123,7 +100,7 @@ impl FirstOf {
     }
 
     fn of(&self, ticket: &SourceTicket) -> &Source {
-        &self.sources[ticket.source as usize]
+        &self.sources[ticket.0 as usize]
     }
 
     /// The refusal of all sources, in their order: the soonest of their waits, with its leg. `look` answers for one source; a fault of
@@ -149,40 +126,30 @@ impl FirstOf {
 
     /// Looks at all sources, so that each tells when it could admit and a head joins the queues of all that refuse.
     fn look_at_sources(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
-        let mut next = || {};
+        let look = |next: &mut dyn FnMut()| {
+            self.first(|_, source| {
+                let looked = source.limiter.look(demand);
+                next();
+                looked
+            })
+        };
         match demand.place() {
-            Some(place) => place.for_either(|next| self.look_at_each(demand, next)),
-            None => self.look_at_each(demand, &mut next),
+            Some(place) => place.for_either(look),
+            None => look(&mut || {}),
         }
-    }
-
-    fn look_at_each(&self, demand: &Demand<'_>, next: &mut dyn FnMut()) -> Result<(), Refusal> {
-        self.first(|_, source| {
-            let looked = source.limiter.look(demand);
-            next();
-            looked
-        })
     }
 
     fn explain(&self, demand: &Demand<'_>) -> Option<Result<(), Refusal>> {
         let answers = demand.answers()?;
-        let mut sources = Vec::new();
-        let looked = self.first(|_, source| {
+        let (mut looked, mut sources) = (Vec::new(), Vec::new());
+        for source in &self.sources {
             let before = answers.borrow().len();
-            let looked = source.limiter.look(demand);
-            let legs = answers.borrow_mut().drain(before..).collect();
-            sources.push(LegDecision::of_source(&source.name, legs));
-            looked
-        });
-        for source in &self.sources[sources.len()..] {
-            let before = answers.borrow().len();
-            // The answer is in `answers`.
-            let _ = source.limiter.look(demand);
+            looked.push(source.limiter.look(demand));
             let legs = answers.borrow_mut().drain(before..).collect();
             sources.push(LegDecision::of_source(&source.name, legs));
         }
         answers.borrow_mut().push(LegDecision::of_first(sources));
-        Some(looked)
+        Some(self.first(|number, _| looked[number]))
     }
 }
 
@@ -197,21 +164,20 @@ impl Limiter for FirstOf {
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<SourceTicket, Refusal> {
         self.first(|number, source| {
             let ticket = source.limiter.try_reserve(demand)?;
-            let source = number as u64;
-            Ok(SourceTicket { source, ticket })
+            Ok((number as u64, ticket))
         })
     }
 
     fn cancel(&self, ticket: SourceTicket) {
-        self.of(&ticket).limiter.cancel(ticket.ticket);
+        self.of(&ticket).limiter.cancel(ticket.1);
     }
 
     fn settle(&self, ticket: &mut SourceTicket, settlement: &Settlement) -> u32 {
-        self.of(ticket).limiter.settle(&mut ticket.ticket, settlement)
+        self.of(ticket).limiter.settle(&mut ticket.1, settlement)
     }
 
     fn finish(&self, ticket: SourceTicket, outcome: Outcome) {
-        self.of(&ticket).limiter.finish(ticket.ticket, outcome);
+        self.of(&ticket).limiter.finish(ticket.1, outcome);
     }
 
     fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
@@ -264,6 +230,7 @@ impl FirstOf {
 impl fmt::Debug for FirstOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FirstOf")?;
-        f.debug_list().entries(self.sources()).finish()
+        let names = self.sources.iter().map(|source| &source.name);
+        f.debug_list().entries(names).finish()
     }
 }

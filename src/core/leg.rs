@@ -1,7 +1,7 @@
 //! A limiter as a leg of a policy: its name, what it counts, and when it applies.
 
 use crate::core::ask::{Cost, Demand};
-use crate::core::condition::Condition;
+use crate::core::conditional::{Condition, Trigger};
 use crate::core::decision::{LegDecision, LegVerdict};
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{LegName, Reason, Refusal, Wait};
@@ -12,19 +12,7 @@ use crate::time::Instant;
 use std::fmt;
 use std::sync::Weak;
 
-/// What a leg counts of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Price {
-    /// What the limiter around it is asked for: calls, unless that has a price.
-    #[default]
-    Units,
-    /// Calls.
-    Calls,
-    /// The units of a named cost. A request that does not name it is refused as [`Reason::Unpriced`].
-    Cost(Cost),
-}
-
-/// A limiter with a name, a price, and the conditions under which it applies. The methods of
+/// A limiter with a name, a cost that it counts, and the conditions under which it applies. The methods of
 /// [`LimiterExt`](crate::LimiterExt) make one, and each sets one field.
 ///
 /// ```
@@ -45,9 +33,10 @@ pub enum Price {
 pub struct Leg<L> {
     limiter: L,
     name: LegName,
-    price: Price,
+    /// What it counts instead of what the limiter around it is asked for.
+    cost: Option<Cost>,
     at_once: bool,
-    when: Option<Box<dyn Condition>>,
+    when: Option<Condition>,
     shadow: Option<Box<Shadow>>,
 }
 
@@ -87,7 +76,7 @@ impl<L: Limiter> Leg<L> {
         Self {
             limiter,
             name: LegName::NONE,
-            price: Price::Units,
+            cost: None,
             at_once: false,
             when: None,
             shadow: None,
@@ -101,22 +90,11 @@ impl<L: Limiter> Leg<L> {
         self
     }
 
-    /// What it counts.
+    /// It counts `cost`, and not calls. A request that does not name it is refused as [`Reason::Unpriced`].
     #[must_use]
-    pub fn price(self, price: Price) -> Self {
-        Self { price, ..self }
-    }
-
-    /// It counts calls.
-    #[must_use]
-    pub fn per_call(self) -> Self {
-        self.price(Price::Calls)
-    }
-
-    /// It counts `cost`.
-    #[must_use]
-    pub fn per(self, cost: Cost) -> Self {
-        self.price(Price::Cost(cost))
+    pub fn per(mut self, cost: Cost) -> Self {
+        self.cost = Some(cost);
+        self
     }
 
     /// It counts the requests that it would refuse, and refuses none.
@@ -135,8 +113,8 @@ impl<L: Limiter> Leg<L> {
 
     /// It applies only while `condition` holds: see [`LimiterExt::when`](crate::LimiterExt::when).
     #[must_use]
-    pub fn when(mut self, condition: impl Condition + 'static) -> Self {
-        self.when = Some(Box::new(condition));
+    pub fn when(mut self, condition: impl Into<Condition>) -> Self {
+        self.when = Some(condition.into());
         self
     }
 
@@ -145,31 +123,31 @@ impl<L: Limiter> Leg<L> {
         &self.limiter
     }
 
-    /// The name, empty unless one was given.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// What it has counted; `None` unless it is in shadow mode.
     pub fn shadow_stats(&self) -> Option<ShadowStats> {
         self.shadow.as_ref().map(|shadow| shadow.stats())
     }
 
-    #[inline(always)]
+    #[inline(always)] // row: named, priced legs
     fn priced<'a>(&self, demand: &Demand<'a>) -> Result<Demand<'a>, Refusal> {
-        match self.price {
-            Price::Units => Ok(*demand),
-            Price::Calls => Ok(demand.per_call()),
-            Price::Cost(cost) => match demand.per(cost) {
+        match self.cost {
+            None => Ok(*demand),
+            Some(cost) => match demand.per(cost) {
                 Some(demand) => Ok(demand),
                 None => Err(unpriced(cost)),
             },
         }
     }
 
+    fn trigger(&self) -> Option<&Trigger> {
+        match &self.when {
+            Some(Condition::Loaded(trigger)) => Some(trigger),
+            _ => None,
+        }
+    }
+
     /// The refusal as this leg's own, with the end of its condition; `None` where it does not count.
     #[cold]
-    #[inline(never)]
     fn refused(&self, refusal: Refusal, demand: &Demand<'_>) -> Option<Refusal> {
         if let Some(shadow) = &self.shadow {
             shadow.refused.fetch_add(1, Ordering::Relaxed);
@@ -183,8 +161,8 @@ impl<L: Limiter> Leg<L> {
 
     fn own(&self, refusal: Refusal, demand: &Demand<'_>) -> Refusal {
         let refusal = refusal.named(self.name);
-        let refusal = match &self.when {
-            Some(when) => until_end(refusal, when.as_ref(), demand),
+        let refusal = match self.trigger() {
+            Some(trigger) => until_end(refusal, trigger, demand),
             None => refusal,
         };
         match self.at_once {
@@ -195,7 +173,7 @@ impl<L: Limiter> Leg<L> {
 
     /// Looks at the limiter; a head that joins its queue waits there until the condition ends, at most.
     fn look_inside(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
-        let ends = self.when.as_ref().and_then(|when| when.ends(demand));
+        let ends = self.trigger().and_then(|trigger| trigger.ends(demand));
         match (ends, demand.place()) {
             (Some(ends), Some(place)) => place.at_most_until(ends, || self.limiter.look(demand)),
             _ => self.limiter.look(demand),
@@ -219,7 +197,7 @@ impl<L: Limiter> Leg<L> {
             Some(looked) => LegVerdict::of(looked),
         };
         decision.shadow = self.shadow.is_some();
-        decision.when = self.when.as_ref().and_then(|when| when.measured(demand));
+        decision.when = self.trigger().and_then(|trigger| trigger.measured(demand));
         answers.borrow_mut().push(decision);
     }
 }
@@ -229,12 +207,12 @@ fn unpriced(cost: Cost) -> Refusal {
     Refusal::new(Reason::Unpriced, cost.name(), Wait::Never)
 }
 
-/// The refusal of a leg that applies only for a while: when the condition ends, it admits.
-fn until_end(refusal: Refusal, when: &dyn Condition, demand: &Demand<'_>) -> Refusal {
-    let ends = when.ends(demand);
+/// The refusal of a leg that applies only for a while: when the load has fallen, it admits.
+fn until_end(refusal: Refusal, trigger: &Trigger, demand: &Demand<'_>) -> Refusal {
+    let ends = trigger.ends(demand);
     let bounded = match (refusal.wait(), ends) {
         // Larger than the limit, as long as the limit applies: somewhen it does not.
-        (Wait::Never, _) if refusal.reason() != Reason::Oversized || !when.may_end() => return refusal,
+        (Wait::Never, _) if refusal.reason() != Reason::Oversized => return refusal,
         (Wait::Never, None) => Wait::EVENT,
         (wait, None) => wait,
         (wait, Some(ends)) => match wait.not_before().is_some_and(|at| at <= ends_at(ends)) {
@@ -256,7 +234,7 @@ impl<L: Limiter> Limiter for Leg<L> {
     /// `None` of a leg that took no part.
     type Ticket = Option<L::Ticket>;
 
-    #[inline(always)]
+    #[inline(always)] // row: named, priced legs
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
         if self.when.is_some() && !self.applies(demand) {
             return Ok(None);
@@ -272,14 +250,13 @@ impl<L: Limiter> Limiter for Leg<L> {
         }
     }
 
-    #[inline(always)]
     fn cancel(&self, ticket: Self::Ticket) {
         if let Some(ticket) = ticket {
             self.limiter.cancel(ticket);
         }
     }
 
-    #[inline(always)]
+    #[inline(always)] // row: named, priced legs
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
         if let Some(ticket) = ticket {
             self.limiter.finish(ticket, outcome);
@@ -287,11 +264,7 @@ impl<L: Limiter> Limiter for Leg<L> {
     }
 
     fn settle(&self, ticket: &mut Self::Ticket, settlement: &Settlement) -> u32 {
-        let settlement = match self.price {
-            Price::Units => *settlement,
-            Price::Calls => settlement.per_call(),
-            Price::Cost(cost) => settlement.per(cost),
-        };
+        let settlement = self.cost.map_or(*settlement, |cost| settlement.per(cost));
         match ticket {
             Some(ticket) => self.limiter.settle(ticket, &settlement),
             // It took no part, so nothing is left to correct.
@@ -327,23 +300,23 @@ impl<L: Limiter> Limiter for Leg<L> {
 
     fn watch(&self, watcher: &Weak<dyn Watch>) {
         self.limiter.watch(watcher);
-        if let Some(when) = &self.when {
-            when.watch(watcher);
+        if let Some(trigger) = self.trigger() {
+            trigger.watch(watcher);
         }
     }
 
     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         self.limiter.describe(&mut |leg| {
-            let leg = match self.price {
-                Price::Cost(cost) if leg.cost.is_none() => leg.per(cost),
+            let leg = match self.cost {
+                Some(cost) if leg.cost.is_none() => leg.per(cost),
                 _ => leg,
             };
             let leg = match self.name.is_empty() {
                 true => leg,
                 false => leg.named(&self.name),
             };
-            visit(match self.when.as_ref().and_then(|when| when.clock()) {
-                Some(clock) if leg.clock.is_none() => leg.on(clock),
+            visit(match self.trigger() {
+                Some(trigger) if leg.clock.is_none() => leg.on(trigger.clock()),
                 _ => leg,
             });
         });
@@ -354,7 +327,7 @@ impl<L: fmt::Debug> fmt::Debug for Leg<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leg")
             .field("name", &self.name)
-            .field("price", &self.price)
+            .field("cost", &self.cost)
             .field("limiter", &self.limiter)
             .finish_non_exhaustive()
     }

@@ -27,7 +27,6 @@ pub(crate) trait Erased: Send + Sync {
 }
 
 impl<L: Limiter> Erased for L {
-    #[inline]
     fn reserve(&self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal> {
         self.try_reserve(demand)?.write(words);
         Ok(())
@@ -35,7 +34,6 @@ impl<L: Limiter> Erased for L {
     fn cancel(&self, words: &[u64]) {
         Limiter::cancel(self, L::Ticket::read(words));
     }
-    #[inline]
     fn finish(&self, words: &[u64], outcome: Outcome) {
         Limiter::finish(self, L::Ticket::read(words), outcome);
     }
@@ -154,16 +152,6 @@ impl Legs {
         });
     }
 
-    /// The number of legs.
-    pub fn len(&self) -> usize {
-        self.legs.len()
-    }
-
-    /// True without a leg.
-    pub fn is_empty(&self) -> bool {
-        self.legs.is_empty()
-    }
-
     fn is_long(&self) -> bool {
         self.words > BoxTicket::WORDS_INLINE
     }
@@ -172,7 +160,6 @@ impl Legs {
         self.legs.iter().map(|leg| &*leg.limiter).collect()
     }
 
-    #[inline]
     fn reserve_all(&self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal> {
         // Dropped after `taken`: what that gives back is one change.
         let mut deferred = Deferred::new();
@@ -262,7 +249,6 @@ struct Taken<'a> {
 }
 
 impl Drop for Taken<'_> {
-    #[inline]
     fn drop(&mut self) {
         if self.count > 0 {
             let taken = self.legs[..self.count].iter().rev();
@@ -274,7 +260,6 @@ impl Drop for Taken<'_> {
 impl Limiter for Legs {
     type Ticket = BoxTicket;
 
-    #[inline]
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<BoxTicket, Refusal> {
         if self.is_long() {
             let mut buffer = self.new_buffer();
@@ -296,7 +281,6 @@ impl Limiter for Legs {
         }
     }
 
-    #[inline]
     fn finish(&self, ticket: BoxTicket, outcome: Outcome) {
         match self.is_long() {
             true => self.end(&self.buffer(&ticket, true).words, Some(outcome)),
@@ -340,6 +324,6 @@ impl Limiter for Legs {
 
 impl fmt::Debug for Legs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Legs").field("len", &self.len()).finish()
+        f.debug_struct("Legs").field("len", &self.legs.len()).finish()
     }
 }

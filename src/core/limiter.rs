@@ -25,7 +25,7 @@
 //! The crate `tollgate-conformance` checks the laws by their numbers on any limiter.
 
 use crate::core::ask::{Ask, Cost, Demand};
-use crate::core::condition::Condition;
+use crate::core::conditional::Condition;
 use crate::core::leg::Leg;
 use crate::core::legs::Legs;
 use crate::core::permit::Permit;
@@ -112,13 +112,6 @@ impl Settlement {
         self.counted = self.cost == cost;
         self
     }
-
-    /// This settlement as seen by a leg that counts calls: calls are not corrected.
-    #[must_use]
-    pub fn per_call(mut self) -> Self {
-        self.counted = false;
-        self
-    }
 }
 
 /// Decides whether work may start now. See the [module](self) for the laws.
@@ -171,7 +164,6 @@ pub trait Limiter: Send + Sync {
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome);
 
     /// Corrects a cost that was charged by an estimate. Returns the number of legs that were corrected.
-    #[inline]
     fn settle(&self, ticket: &mut Self::Ticket, settlement: &Settlement) -> u32 {
         let _ = (ticket, settlement);
         0
@@ -185,7 +177,6 @@ pub trait Limiter: Send + Sync {
     fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal>;
 
     /// Gives up the places of `place` in the queues of waiters here. A limiter without a queue does nothing.
-    #[inline]
     fn leave(&self, place: &Place) {
         let _ = place;
     }
@@ -205,19 +196,16 @@ pub trait Limiter: Send + Sync {
 macro_rules! delegate {
     ($this:ident => $to:expr; $($method:ident)*) => { $($crate::core::limiter::delegate!(@$method $this $to);)* };
     (@try_reserve $this:ident $to:expr) => {
-        #[inline(always)]
         fn try_reserve(&$this, demand: &$crate::Demand<'_>) -> Result<Self::Ticket, $crate::Refusal> {
             $to.try_reserve(demand)
         }
     };
     (@cancel $this:ident $to:expr) => {
-        #[inline]
         fn cancel(&$this, ticket: Self::Ticket) {
             $to.cancel(ticket);
         }
     };
     (@finish $this:ident $to:expr) => {
-        #[inline(always)]
         fn finish(&$this, ticket: Self::Ticket, outcome: $crate::Outcome) {
             $to.finish(ticket, outcome);
         }
@@ -283,7 +271,7 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 /// assert_eq!(both.try_admit(1).unwrap_err().leg(), "rate");
 /// # drop(permits);
 /// ```
-pub trait LimiterExt: Limiter {
+pub trait LimiterExt: Limiter + Sized {
     /// Admits now, or refuses. Nothing waits. Dropping the permit finishes the work as [`Outcome::Ignored`];
     /// [`Permit::cancel`] gives everything back instead.
     ///
@@ -298,7 +286,7 @@ pub trait LimiterExt: Limiter {
     /// drop(permit);
     /// assert!(gate.try_admit(Ask::one()).is_ok());
     /// ```
-    #[inline(always)]
+    #[inline(always)] // row: bare chain
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal> {
         let (ask, reading) = (ask.into(), ClockReading::new());
         match self.try_reserve(&Demand::new(&ask, &reading)) {
@@ -311,44 +299,23 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Errors
     /// As [`try_admit`](LimiterExt::try_admit).
-    #[inline]
-    fn try_admit_owned(self: &Arc<Self>, ask: impl Into<Ask>) -> Result<Permit<Arc<Self>>, Refusal>
-    where
-        Self: Sized,
-    {
+    fn try_admit_owned(self: &Arc<Self>, ask: impl Into<Ask>) -> Result<Permit<Arc<Self>>, Refusal> {
         let permit = (**self).try_admit(ask)?;
         Ok(permit.owned_by(Arc::clone(self)))
     }
 
-    /// This limiter as a leg that counts calls.
-    fn per_call(self) -> Leg<Self>
-    where
-        Self: Sized,
-    {
-        Leg::new(self).per_call()
-    }
-
     /// This limiter as a leg that counts `cost`.
-    fn per(self, cost: Cost) -> Leg<Self>
-    where
-        Self: Sized,
-    {
+    fn per(self, cost: Cost) -> Leg<Self> {
         Leg::new(self).per(cost)
     }
 
     /// This limiter under a name, which its refusals carry.
-    fn named(self, name: impl Into<LegName>) -> Leg<Self>
-    where
-        Self: Sized,
-    {
+    fn named(self, name: impl Into<LegName>) -> Leg<Self> {
         Leg::new(self).named(name)
     }
 
     /// This limiter in shadow mode: it counts the requests that it would refuse, and refuses none.
-    fn shadow(self) -> Leg<Self>
-    where
-        Self: Sized,
-    {
+    fn shadow(self) -> Leg<Self> {
         Leg::new(self).shadow()
     }
 
@@ -369,10 +336,7 @@ pub trait LimiterExt: Limiter {
     /// assert!(clock.elapsed().is_zero());
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    fn at_once(self) -> Leg<Self>
-    where
-        Self: Sized,
-    {
+    fn at_once(self) -> Leg<Self> {
         Leg::new(self).at_once()
     }
 
@@ -385,28 +349,22 @@ pub trait LimiterExt: Limiter {
     /// assert!(bulk.try_admit(1).is_ok());
     /// assert!(bulk.try_admit(Ask::one().class(1)).is_err());
     /// ```
-    fn when(self, condition: impl Condition + 'static) -> Leg<Self>
-    where
-        Self: Sized,
-    {
+    fn when(self, condition: impl Into<Condition>) -> Leg<Self> {
         Leg::new(self).when(condition)
     }
 
     /// Both this and `other`, all-or-nothing, asked in this order. Tuples of up to eight limiters are limiters as well.
-    fn and<B: Limiter>(self, other: B) -> (Self, B)
-    where
-        Self: Sized,
-    {
+    fn and<B: Limiter>(self, other: B) -> (Self, B) {
         (self, other)
     }
 
     /// This limiter behind a box: one type for all.
     fn boxed(self) -> Legs
     where
-        Self: Sized + 'static,
+        Self: 'static,
     {
         Legs::new().and(self)
     }
 }
 
-impl<L: Limiter + ?Sized> LimiterExt for L {}
+impl<L: Limiter> LimiterExt for L {}

@@ -6,15 +6,14 @@
 //! | `ask` | the request of a caller, and the part of it that one leg sees |
 //! | `ticket`, `permit` | the memory of one admission, and its guard |
 //! | `refusal` | why a request was refused, and when it could be admitted |
-//! | `leg`, `condition` | a limiter with a name, a price, and the condition under which it applies |
+//! | `leg` | a limiter with a name, a cost that it counts, and the condition under which it applies |
 //! | `tuple`, `legs` | several limiters as one: known when the program is built, or when it runs |
 //! | `first_of` | several limiters of which one admits |
-//! | [`conditional`] | loads that conditions depend on |
+//! | [`conditional`] | conditions, and the loads that they depend on |
 //! | `decision` | the decision on a request as data, for explanations |
 //! | [`status`] | what each leg is, and how it stands |
 
 pub(crate) mod ask;
-pub(crate) mod condition;
 pub mod conditional;
 pub(crate) mod decision;
 pub(crate) mod first_of;

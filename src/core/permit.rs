@@ -32,41 +32,30 @@ pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
 }
 
 impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
-    #[inline(always)]
     pub(crate) fn new(limiter: L, ticket: T) -> Self {
         let ticket = Some(ticket);
         Self { ticket, limiter }
     }
 
     /// The limiter that admitted.
-    #[inline]
     pub fn limiter(&self) -> &L {
         &self.limiter
     }
 
     /// The ticket of the admission, for limiters that answer questions about one: see [`FirstOf::source`](crate::FirstOf::source).
-    #[inline]
     pub fn ticket(&self) -> Option<&T> {
         self.ticket.as_ref()
     }
 
     /// The ticket, for a limiter that merges and splits permits.
-    #[inline]
     pub(crate) fn ticket_mut(&mut self) -> &mut Option<T> {
         &mut self.ticket
     }
 
     /// The same permit with another handle of its limiter.
-    #[inline]
     pub(crate) fn owned_by<M: Limiter<Ticket = T>>(mut self, limiter: M) -> Permit<M, T> {
         let ticket = self.ticket.take();
         Permit { ticket, limiter }
-    }
-
-    /// The ticket, for a limiter around this one whose permit takes its place.
-    #[inline]
-    pub(crate) fn into_ticket(mut self) -> Option<T> {
-        self.ticket.take()
     }
 
     /// This permit as one of `outer`, a limiter around the one that admitted: for a limiter of your own that records admissions which
@@ -115,7 +104,7 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     }
 
     /// Ends the work and says how it ended.
-    #[inline(always)]
+    #[inline(always)] // row: built policy
     pub fn finish(mut self, outcome: Outcome) {
         if !needs_drop::<L>() {
             // Then nothing is left to drop: the usual end need not have the permit in memory for it.
@@ -174,7 +163,6 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     }
 
     /// Never gives the permit back: the capacity that it holds is gone for good.
-    #[inline]
     pub fn forget(self) {
         self.finish(Outcome::Forgotten);
     }
@@ -196,7 +184,6 @@ impl<L: Limiter + Clone> Permit<&L> {
     /// drop(permit);
     /// assert!(start(&policy).is_some());
     /// ```
-    #[inline]
     pub fn into_owned(self) -> Permit<L> {
         let limiter = self.limiter.clone();
         self.owned_by(limiter)
@@ -204,7 +191,7 @@ impl<L: Limiter + Clone> Permit<&L> {
 }
 
 impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
-    #[inline(always)]
+    #[inline(always)] // row: built policy
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             if panicking() {

@@ -113,17 +113,11 @@ impl LegName {
     }
 
     /// The text.
-    pub fn as_str(&self) -> &str {
+    fn as_str(&self) -> &str {
         match &self.0 {
             Text::Static(name) => name,
             Text::Inline { len, bytes } => std::str::from_utf8(&bytes[..usize::from(*len)]).unwrap_or_default(),
         }
-    }
-
-    /// This name, or `other` where this is [`NONE`](Self::NONE).
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        if self.is_empty() { other } else { self }
     }
 }
 
@@ -145,12 +139,6 @@ impl From<&String> for LegName {
     }
 }
 
-impl From<Box<str>> for LegName {
-    fn from(name: Box<str>) -> Self {
-        Self::copied(&name)
-    }
-}
-
 impl std::ops::Deref for LegName {
     type Target = str;
     fn deref(&self) -> &str {
@@ -165,18 +153,6 @@ impl PartialEq for LegName {
 }
 
 impl Eq for LegName {}
-
-impl PartialEq<str> for LegName {
-    fn eq(&self, other: &str) -> bool {
-        self.as_str() == other
-    }
-}
-
-impl PartialEq<&str> for LegName {
-    fn eq(&self, other: &&str) -> bool {
-        self.as_str() == *other
-    }
-}
 
 impl fmt::Debug for LegName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,12 +223,6 @@ impl Wait {
         }
     }
 
-    /// The same instant, with an event before which it does not help.
-    #[must_use]
-    pub fn and_event(self) -> Self {
-        self.and(Self::EVENT)
-    }
-
     /// The time from the refusal on after which the request could be admitted; `None` unless time is enough.
     pub fn after(self) -> Option<Duration> {
         match self {
@@ -314,7 +284,7 @@ impl Wait {
 /// assert_eq!((refusal.reason(), refusal.leg()), (Reason::RateExceeded, "token_bucket"));
 /// assert_eq!(refusal.retry_after(), Some(Duration::from_secs(1)));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a refusal says why the work must not start"]
 pub struct Refusal {
     wait: Wait,
@@ -449,10 +419,8 @@ impl Refusal {
 
     /// The same refusal under another name of its leg; [`LegName::NONE`] changes nothing.
     pub fn named(self, leg: LegName) -> Self {
-        Self {
-            leg: leg.or(self.leg),
-            ..self
-        }
+        let leg = if leg.is_empty() { self.leg } else { leg };
+        Self { leg, ..self }
     }
 
     /// The same refusal of a leg that is not waited for.
@@ -470,16 +438,6 @@ impl Refusal {
             at_once: self.at_once | other.at_once,
             ..first
         }
-    }
-}
-
-impl fmt::Debug for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refusal")
-            .field("reason", &self.reason)
-            .field("leg", &self.leg)
-            .field("wait", &self.wait)
-            .finish_non_exhaustive()
     }
 }
 

@@ -41,19 +41,15 @@ pub trait Ticket: Copy + Send + Sync + 'static {
 
 impl Ticket for () {
     const WORDS: usize = 0;
-    #[inline]
     fn write(&self, _: &mut [u64]) {}
-    #[inline]
     fn read(_: &[u64]) -> Self {}
 }
 
 impl Ticket for u64 {
     const WORDS: usize = 1;
-    #[inline]
     fn write(&self, words: &mut [u64]) {
         words[0] = *self;
     }
-    #[inline]
     fn read(words: &[u64]) -> Self {
         words[0]
     }
@@ -62,14 +58,12 @@ impl Ticket for u64 {
 /// The ticket of a limiter that may have taken no part in the admission.
 impl<T: Ticket> Ticket for Option<T> {
     const WORDS: usize = 1 + T::WORDS;
-    #[inline]
     fn write(&self, words: &mut [u64]) {
         words[0] = self.is_some().into();
         if let Some(ticket) = self {
             ticket.write(&mut words[1..]);
         }
     }
-    #[inline]
     fn read(words: &[u64]) -> Self {
         (words[0] != 0).then(|| T::read(&words[1..]))
     }
@@ -88,11 +82,9 @@ impl BoxTicket {
 
 impl Ticket for BoxTicket {
     const WORDS: usize = Self::WORDS_INLINE;
-    #[inline]
     fn write(&self, words: &mut [u64]) {
         words[..Self::WORDS].copy_from_slice(&self.0);
     }
-    #[inline]
     fn read(words: &[u64]) -> Self {
         let mut ticket = Self::EMPTY;
         ticket.0.copy_from_slice(&words[..Self::WORDS]);

@@ -20,13 +20,8 @@ struct Undo<'a, L: Limiter + ?Sized> {
     ticket: L::Ticket,
 }
 
-impl<'a, L: Limiter + ?Sized> Undo<'a, L> {
-    #[inline(always)]
-    fn new(limiter: &'a L, ticket: L::Ticket) -> Self {
-        Self { limiter, ticket }
-    }
-
-    #[inline(always)]
+impl<L: Limiter + ?Sized> Undo<'_, L> {
+    #[inline(always)] // row: bare chain
     fn keep(self) -> L::Ticket {
         let ticket = self.ticket;
         std::mem::forget(self);
@@ -35,7 +30,7 @@ impl<'a, L: Limiter + ?Sized> Undo<'a, L> {
 }
 
 impl<L: Limiter + ?Sized> Drop for Undo<'_, L> {
-    #[inline(always)]
+    #[inline(always)] // row: bare chain
     fn drop(&mut self) {
         if panicking() {
             quietly(|| self.limiter.cancel(self.ticket));
@@ -47,7 +42,6 @@ impl<L: Limiter + ?Sized> Drop for Undo<'_, L> {
 
 /// Looks at all legs. The refusal has the latest wait. A head that is joining joins the queue of the leg of that wait, and no other.
 #[cold]
-#[inline(never)]
 pub(crate) fn look_at_all(legs: &[&dyn Erased], demand: &Demand<'_>) -> Result<(), Refusal> {
     let joins = demand.role() == Role::Joining;
     loop {
@@ -102,7 +96,6 @@ fn as_head<R>(demand: &Demand<'_>, look: impl FnOnce(&Demand<'_>) -> R) -> R {
 
 /// The refusal of one leg, with the waits of the legs behind it that were not asked.
 #[cold]
-#[inline(never)]
 pub(crate) fn with_rest(refusal: Refusal, rest: &[&dyn Erased], demand: &Demand<'_>) -> Refusal {
     let look = |refusal: Refusal, leg: &&dyn Erased| match as_head(demand, |demand| leg.look(demand)) {
         Err(other) => refusal.and(other),
@@ -115,12 +108,10 @@ macro_rules! tuples {
     ($(($($leg:ident $ticket:ident $at:tt),+))+) => {$(
         impl<$($leg: Ticket),+> Ticket for ($($leg,)+) {
             const WORDS: usize = 0 $(+ $leg::WORDS)+;
-            #[inline]
             fn write(&self, words: &mut [u64]) {
                 $(let ($ticket, words) = words.split_at_mut($leg::WORDS); self.$at.write($ticket);)+
                 let _ = words;
             }
-            #[inline]
             fn read(words: &[u64]) -> Self {
                 $(let ($ticket, words) = words.split_at($leg::WORDS);)+
                 let _ = words;
@@ -131,13 +122,13 @@ macro_rules! tuples {
         impl<$($leg: Limiter),+> Limiter for ($($leg,)+) {
             type Ticket = ($($leg::Ticket,)+);
 
-            #[inline(always)]
+            #[inline(always)] // row: bare chain
             fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
                 // Dropped after the guards: what they give back is one change.
                 let mut deferred = Deferred::new();
                 let refused = |by: usize, refusal| with_rest(refusal, &[$(&self.$at as &dyn Erased),+][by + 1..], demand);
                 $(let $ticket = match self.$at.try_reserve(demand) {
-                    Ok(ticket) => Undo::new(&self.$at, ticket),
+                    Ok(ticket) => Undo { limiter: &self.$at, ticket },
                     Err(refusal) => {
                         deferred.begin();
                         return Err(refused($at, refusal));
@@ -146,16 +137,15 @@ macro_rules! tuples {
                 Ok(($($ticket.keep(),)+))
             }
 
-            #[inline(always)]
             fn cancel(&self, ticket: Self::Ticket) {
                 let mut deferred = Deferred::new();
                 deferred.begin();
                 // Guards are dropped in reverse order: a bucket then undoes its newest take, which is exact.
-                $(let $ticket = Undo::new(&self.$at, ticket.$at);)+
+                $(let $ticket = Undo { limiter: &self.$at, ticket: ticket.$at };)+
                 let _ = ($(&$ticket,)+);
             }
 
-            #[inline(always)]
+            #[inline(always)] // row: bare chain
             fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
                 tuples!(@finish self ticket outcome $($at)+);
             }

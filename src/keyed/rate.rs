@@ -89,7 +89,7 @@ impl<K> KeyedRate<K> {
         let axis = Axis::new(&quota, &clock, clock.now());
         let shards = Shards::new(max_entries, hashing, |part| Rates {
             axis,
-            dropped: axis.start(),
+            dropped: axis.origin,
             positions: Table::new(part),
         });
         Self {

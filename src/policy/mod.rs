@@ -31,7 +31,7 @@ mod waits;
 
 pub use crate::core::conditional;
 pub use crate::core::first_of::{FirstOf, SourceTicket};
-pub use crate::core::leg::{Leg, Price, ShadowStats};
+pub use crate::core::leg::{Leg, ShadowStats};
 pub use crate::core::legs::{BoxLimiter, Legs};
 pub use builder::{PolicyBuilder, PolicyError};
 pub use bypass::Bypass;

@@ -77,11 +77,11 @@ pub type CalendarWindow = Rate<Locked<Ring<Civil>>>;
 /// The period of a [`CalendarWindow`].
 ///
 /// ```
-/// # use tollgate::CalendarPeriod;
-/// # use std::time::Duration;
-/// let names = CalendarPeriod::ALL.map(CalendarPeriod::name);
-/// assert_eq!(names, ["hour", "day", "week", "month"]);
-/// assert_eq!(CalendarPeriod::Month.mean() * 12, Duration::from_secs(86_400) * 146_097 / 400);
+/// # use tollgate::{CalendarPeriod, CalendarWindow};
+/// for period in CalendarPeriod::ALL {
+///     assert_eq!(CalendarWindow::new(100, period, "UTC")?.period(), period);
+/// }
+/// # Ok::<(), tollgate::TimeZoneError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -103,26 +103,6 @@ pub enum CalendarPeriod {
 impl CalendarPeriod {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Hour, Self::Day, Self::Week, Self::Month];
-
-    /// The name, as in a policy file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-        }
-    }
-
-    /// The mean length: a month has 365.2425 / 12 days.
-    pub const fn mean(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 2_629_746,
-        })
-    }
 }
 
 /// A time zone that neither the system nor the compiled-in database knows.
@@ -411,30 +391,10 @@ impl Civil {
         let ahead = Duration::from_nanos(u64::try_from(ahead).unwrap_or(u64::MAX));
         self.clock.after(Instant::from_ticks(self.at), ahead).ticks()
     }
-
-    /// How many periods after the current one another begins.
-    fn periods_to(&self, number: i64, start: i64) -> u64 {
-        let straight = number.saturating_sub(self.number);
-        let skipped = if straight > 1 {
-            self.calendar.skipped(self.began, start)
-        } else {
-            0
-        };
-        u64::try_from(straight - skipped).unwrap_or(0)
-    }
-}
-
-impl fmt::Debug for Civil {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Civil");
-        Borders::debug(self, &mut out);
-        out.finish_non_exhaustive()
-    }
 }
 
 impl Borders for Civil {
     const LEG: &'static str = "calendar_window";
-    const TYPE: &'static str = "CalendarWindow";
     const MAY_COME_EARLY: bool = true;
 
     fn before(&self) -> usize {
@@ -446,12 +406,6 @@ impl Borders for Civil {
         Duration::from_secs(seconds.unsigned_abs())
     }
 
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
-        out.field("period", &self.calendar.period)
-            .field("time_zone", &self.calendar.name());
-    }
-
-    #[inline(always)]
     fn due(&self) -> u64 {
         self.due
     }
@@ -472,8 +426,10 @@ impl Borders for Civil {
         };
         let mut passed = 0;
         if is_over {
-            passed = self.periods_to(self.calendar.period_at(second), second);
+            let before = self.number;
             self.enter(second);
+            // One is enough: none of before counts in it. Where it is earlier, the count goes on.
+            passed = u64::from(self.number > before);
         }
         let end = self.tick_of(self.ends);
         let drift = self.clock.ticks_of(Duration::from_secs(DRIFT.unsigned_abs()));

@@ -41,9 +41,17 @@ pub(super) fn share(part: u64, old: u64, new: u64) -> u64 {
 }
 
 /// The same, rounded up.
-pub(super) fn share_up(part: u64, old: u64, new: u64) -> u64 {
+fn share_up(part: u64, old: u64, new: u64) -> u64 {
     let share = (u128::from(part) * u128::from(new)).div_ceil(u128::from(old.max(1)));
     u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// Gives each count its share, rounded up, and returns their sum.
+pub(super) fn share_all<'a>(counts: impl Iterator<Item = &'a mut u64>, old: u64, new: u64) -> u64 {
+    counts.fold(0, |total, count| {
+        *count = share_up(*count, old, new).min(u64::MAX - total);
+        total + *count
+    })
 }
 
 #[cfg(test)]

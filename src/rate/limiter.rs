@@ -1,10 +1,11 @@
 //! A meter as a limiter: a clock, waiters that are told, and the verbs that all rates share.
 
-use super::meter::{Forecast, Meter};
+use super::inherit::Inherit;
+use super::meter::{Forecast, Limited, Locked, Meter, Standing, UNLIMITED};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{Reason, Refusal, Wait};
-use crate::core::status::Description;
+use crate::core::status::{Description, State};
 use crate::sync::wait_queue::{Place, WaitQueue, Watch};
 use crate::time::{Clock, Instant};
 use std::fmt;
@@ -60,7 +61,7 @@ impl<M: Meter> Rate<M> {
     /// # Errors
     /// `RateExceeded`, with a true `retry_after`; without one if no time brings more. `Oversized` if only a change of the settings
     /// could admit `n`.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal> {
         let now = self.clock.now();
         if !self.queue.is_empty() {
@@ -76,7 +77,7 @@ impl<M: Meter> Rate<M> {
             return 0;
         }
         loop {
-            let there = self.meter.free(now).min(n);
+            let there = self.meter.standing(now).free.min(n);
             if self.meter.take(there, now).is_ok() {
                 return there;
             }
@@ -91,18 +92,17 @@ impl<M: Meter> Rate<M> {
     /// How many could be taken now. A snapshot.
     pub fn available(&self) -> u64 {
         let now = self.clock.now();
-        let free = self.meter.free(now);
-        // The waiters that are told may have taken some.
+        let mut free = self.meter.standing(now).free;
         if self.tell_if_early() {
-            self.meter.free(now)
-        } else {
-            free
+            // The waiters that were told may have taken some.
+            free = self.meter.standing(now).free;
         }
+        free
     }
 
     /// How many units are owed before the next can be taken; rounded up. A snapshot.
     pub fn debt(&self) -> u64 {
-        self.meter.debt(self.clock.now())
+        self.meter.standing(self.clock.now()).debt
     }
 
     /// How long until `n` could be taken, if no other caller takes any meanwhile; rounded up to a nanosecond. `None` if only a
@@ -121,7 +121,7 @@ impl<M: Meter> Rate<M> {
     /// How long until it is full, or as good as new, if no caller takes any meanwhile. `None` if that is never.
     pub fn time_until_full(&self) -> Option<Duration> {
         let now = self.clock.now();
-        Some(self.clock.between(now, self.meter.fresh_at(now)?))
+        Some(self.clock.between(now, self.meter.standing(now).fresh_at?))
     }
 
     /// Starts anew. Nothing that was taken before is given back any more.
@@ -130,7 +130,7 @@ impl<M: Meter> Rate<M> {
         self.notify_changed();
     }
 
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn take(&self, n: u64, now: Instant) -> Result<M::Ticket, Refusal> {
         let taken = self.meter.take(n, now);
         self.tell_if_early();
@@ -139,7 +139,6 @@ impl<M: Meter> Rate<M> {
 
     /// The answer to a caller outside a policy while heads of policies wait here: they are older.
     #[cold]
-    #[inline(never)]
     fn behind(&self, n: u64, now: Instant) -> Result<(), Refusal> {
         if n == 0 {
             return Ok(());
@@ -165,7 +164,6 @@ impl<M: Meter> Rate<M> {
     }
 
     /// Tells the waiters of an instant that has come earlier than it was told, and returns if there is one.
-    #[inline(always)]
     fn tell_if_early(&self) -> bool {
         let is_early = self.meter.has_come_early();
         if is_early {
@@ -175,7 +173,6 @@ impl<M: Meter> Rate<M> {
     }
 
     #[cold]
-    #[inline(never)]
     fn refusal(&self, forecast: Forecast, now: Instant) -> Refusal {
         let until = |at| Wait::until(&self.clock, now, at);
         let (reason, wait) = match forecast {
@@ -192,7 +189,7 @@ impl<M: Meter> Rate<M> {
 impl<M: Meter> Limiter for Rate<M> {
     type Ticket = M::Ticket;
 
-    #[inline(always)]
+    #[inline(always)] // row: bare chain
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<M::Ticket, Refusal> {
         let now = demand.now(&self.clock);
         self.queue
@@ -202,13 +199,12 @@ impl<M: Meter> Limiter for Rate<M> {
 
     // Inlined into the guards of a composite it would keep their tickets in memory: 17 ns of a policy with LTO.
     #[cold]
-    #[inline(never)]
-    fn cancel(&self, ticket: M::Ticket) {
-        self.meter.give_back(ticket, &self.clock);
+    #[inline(never)] // row: bare chain
+    fn cancel(&self, mut ticket: M::Ticket) {
+        self.meter.settle(&mut ticket, 0, &self.clock);
         self.queue.notify();
     }
 
-    #[inline(always)]
     fn finish(&self, _: M::Ticket, _: Outcome) {}
 
     fn settle(&self, ticket: &mut M::Ticket, settlement: &Settlement) -> u32 {
@@ -236,18 +232,60 @@ impl<M: Meter> Limiter for Rate<M> {
 
     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         let now = self.clock.now();
-        let as_new = self.queue.is_empty() && self.meter.is_as_new(now);
-        let reset = self.meter.window_limit().and_then(|limit| self.time_until(limit));
-        let reset = reset.filter(|reset| !reset.is_zero());
-        let state = self.meter.state(self.available(), self.time_until(1), reset);
+        let (available, next, standing) = (self.available(), self.time_until(1), self.meter.standing(now));
+        let Standing {
+            limit,
+            window,
+            fresh_at,
+            ..
+        } = standing;
+        let is_fresh = fresh_at.is_some_and(|at| at <= now);
+        let state = match limit {
+            UNLIMITED => State::Unknown,
+            limit => State::Rate {
+                limit,
+                window,
+                available,
+                next,
+                reset: fresh_at
+                    .filter(|_| standing.is_window && !is_fresh)
+                    .map(|at| self.clock.between(now, at)),
+            },
+        };
+        let as_new = self.queue.is_empty() && is_fresh && !standing.is_changed;
         visit(Description::new(M::LEG).on(&self.clock).state(state).as_new(as_new));
+    }
+}
+
+/// What all windows have.
+impl<M: Limited> Rate<Locked<M>> {
+    /// A limit that admits everything, and counts nothing.
+    pub const UNLIMITED: u64 = UNLIMITED;
+
+    /// The limit in force.
+    pub fn limit(&self) -> u64 {
+        self.meter.look(|window| window.standing().limit)
+    }
+
+    /// Changes the limit at once; `inherit` says what becomes of the units that count. Only with [`Inherit::AsIs`] does no window
+    /// across the change exceed the larger limit.
+    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
+        self.meter
+            .change(self.clock.now(), |window| window.set_limit(limit, inherit));
+        self.notify_changed();
     }
 }
 
 impl<M: Meter> fmt::Debug for Rate<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct(M::TYPE);
-        self.meter.debug(&mut out);
-        out.field("available", &self.available()).finish_non_exhaustive()
+        let Standing {
+            limit, window, free, ..
+        } = self.meter.standing(self.clock.now());
+        f.debug_struct("Rate")
+            .field("kind", &M::LEG)
+            .field("limit", &limit)
+            .field("window", &window)
+            .field("available", &free)
+            .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,9 @@
 //! What a rate counts: the part of a limiter that knows no waiters.
 
-use crate::core::status::State;
+use super::inherit::Inherit;
 use crate::core::ticket::Ticket;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Instant};
-use std::fmt;
 use std::time::Duration;
 
 /// When a rate admits a demand, once those before it have been admitted.
@@ -23,60 +22,54 @@ pub enum Forecast {
 /// A limit that counts nothing.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
+/// How a meter stands at an instant, if nothing is taken meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// The most at once: a bucket's burst, or a window's limit.
+    pub limit: u64,
+    /// The time in which that many come back.
+    pub window: Duration,
+    /// Units that are there.
+    pub free: u64,
+    /// Units that are owed, rounded up.
+    pub debt: u64,
+    /// When it is as good as new; `None` if that is never.
+    pub fresh_at: Option<Instant>,
+    /// All comes back at once.
+    pub is_window: bool,
+    /// A setting is another than the one that it was made with.
+    pub is_changed: bool,
+}
+
 /// Counts units in time: the part of a [`Rate`](super::Rate) that tells one rate from another. No other crate can implement it.
-pub trait Meter: Counts {}
-
-impl<M: Counts> Meter for M {}
-
-/// What a meter does.
-pub trait Counts: Send + Sync {
+pub trait Meter: Send + Sync {
     /// The memory of one admission, by which its units come back.
     type Ticket: Ticket;
     /// The name of its leg.
     const LEG: &'static str;
-    /// The name of the limiter's type.
-    const TYPE: &'static str;
 
     /// Takes `n` at `now`, or says when they will be there.
     fn take(&self, n: u64, now: Instant) -> Result<Self::Ticket, Forecast>;
     /// When `n` units are there behind `ahead` others.
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast;
-    /// Gives all units of the ticket back.
-    fn give_back(&self, ticket: Self::Ticket, clock: &Clock);
-    /// Corrects a charge; true if units came back.
+    /// Corrects a charge, to zero when it is cancelled; true if units came back.
     fn settle(&self, ticket: &mut Self::Ticket, actual: u64, clock: &Clock) -> bool;
     /// Takes `n`, in debt if need be.
     fn force(&self, n: u64, clock: &Clock);
-    /// How many units are there.
-    fn free(&self, now: Instant) -> u64;
-    /// How many units are owed, rounded up.
-    fn debt(&self, now: Instant) -> u64;
-    /// When it is as good as new, if nothing is taken meanwhile; `None` if that is never.
-    fn fresh_at(&self, now: Instant) -> Option<Instant>;
     /// Starts anew.
     fn clear(&self, clock: &Clock);
-    /// True if it cannot be told from one just made.
-    fn is_as_new(&self, now: Instant) -> bool;
-    /// The limit of a window, which it has again all at once.
-    fn window_limit(&self) -> Option<u64> {
-        None
-    }
-    /// Its state, given the units that are there, the time to the next one, and to all of a window.
-    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State;
+    /// How it stands at `now`.
+    fn standing(&self, now: Instant) -> Standing;
     /// True once after an instant that was told has come earlier: the waiters look again.
-    #[inline(always)]
     fn has_come_early(&self) -> bool {
         false
     }
-    /// Its settings.
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>);
 }
 
 /// A pure state machine that counts units, behind a lock in [`Locked`]. Instants are ticks; the caller first lets time pass, by
 /// [`advance`](Machine::advance).
 pub trait Machine: Send {
     const LEG: &'static str;
-    const TYPE: &'static str;
 
     /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
     fn advance(&mut self, now: u64);
@@ -84,57 +77,36 @@ pub trait Machine: Send {
     fn now(&self) -> u64;
     /// The most that may be taken now.
     fn free(&self) -> u64;
-    fn debt(&self) -> u64;
     /// Takes `n`, whether they are there or not, and returns a mark by which they are found again.
     fn take(&mut self, n: u64) -> u64;
     /// Corrects a charge, and returns the new one, which is less than `actual` if that is more than can be counted.
     fn settle(&mut self, mark: &mut u64, charged: u64, actual: u64) -> u64;
     /// The first instant at which `n` fit behind `ahead` others; `None` if no instant does.
     fn ready(&self, n: u64, ahead: u64) -> Option<u64>;
-    /// The first instant at which nothing counts any more; `None` if that is never.
-    fn fresh_at(&self) -> Option<u64>;
     /// Starts anew. Nothing that was taken before comes back any more.
     fn clear(&mut self);
-    fn window_limit(&self) -> Option<u64> {
-        None
-    }
-    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State;
+    fn standing(&self) -> Standing;
     /// Set if an instant that was told may come earlier.
     const MAY_COME_EARLY: bool = false;
     /// True once after that has happened.
     fn take_early(&mut self) -> bool {
         false
     }
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>);
 }
 
-/// The units of one admission, and the place where they count.
-///
-/// ```
-/// # use tollgate::{FixedWindow, Limiter, RateTicket, Ticket};
-/// // Two words of each admission in a policy.
-/// fn words<L: Limiter<Ticket = RateTicket>>() -> usize {
-///     <L::Ticket as Ticket>::WORDS
-/// }
-/// assert_eq!(words::<FixedWindow>(), 2);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateTicket {
-    units: u64,
-    mark: u64,
-}
+/// A machine whose limit can be changed.
+pub trait Limited: Machine {
+    fn limit(&mut self) -> &mut u64;
+    /// Gives all that counts its share of the limit `new`. Nothing that was taken before comes back any more.
+    fn rescale(&mut self, old: u64, new: u64);
 
-impl Ticket for RateTicket {
-    const WORDS: usize = 2;
-    #[inline(always)]
-    fn write(&self, words: &mut [u64]) {
-        words[..2].copy_from_slice(&[self.units, self.mark]);
-    }
-    #[inline(always)]
-    fn read(words: &[u64]) -> Self {
-        Self {
-            units: words[0],
-            mark: words[1],
+    fn set_limit(&mut self, limit: u64, inherit: Inherit) {
+        let old = std::mem::replace(self.limit(), limit);
+        match inherit {
+            _ if limit == UNLIMITED => self.clear(),
+            Inherit::Reset => self.clear(),
+            Inherit::Proportional if old != UNLIMITED => self.rescale(old, limit),
+            _ => {}
         }
     }
 }
@@ -169,7 +141,6 @@ impl<M: Machine> Locked<M> {
     }
 
     /// Reads or moves the machine, as of `now`.
-    #[inline(always)]
     pub(super) fn at<R>(&self, now: Instant, run: impl FnOnce(&mut M) -> R) -> R {
         let mut state = self.state.lock();
         state.machine.advance(now.ticks());
@@ -196,18 +167,15 @@ fn forecast<M: Machine>(machine: &M, n: u64, ahead: u64) -> Forecast {
     }
 }
 
-impl<M: Machine> Counts for Locked<M> {
-    type Ticket = RateTicket;
+impl<M: Machine> Meter for Locked<M> {
+    /// The units of one admission, and the mark of the machine by which they are found again.
+    type Ticket = (u64, u64);
     const LEG: &'static str = M::LEG;
-    const TYPE: &'static str = M::TYPE;
 
-    #[inline(always)]
-    fn take(&self, n: u64, now: Instant) -> Result<RateTicket, Forecast> {
+    #[inline(always)] // row: window admit
+    fn take(&self, n: u64, now: Instant) -> Result<Self::Ticket, Forecast> {
         self.at(now, |machine| match n == 0 || n <= machine.free() {
-            true => Ok(RateTicket {
-                units: n,
-                mark: machine.take(n),
-            }),
+            true => Ok((n, machine.take(n))),
             false => Err(forecast(machine, n, 0)),
         })
     }
@@ -216,14 +184,10 @@ impl<M: Machine> Counts for Locked<M> {
         self.at(now, |machine| forecast(machine, n, ahead))
     }
 
-    fn give_back(&self, mut ticket: RateTicket, clock: &Clock) {
-        self.settle(&mut ticket, 0, clock);
-    }
-
-    fn settle(&self, ticket: &mut RateTicket, actual: u64, clock: &Clock) -> bool {
-        let charged = ticket.units;
+    fn settle(&self, (units, mark): &mut Self::Ticket, actual: u64, clock: &Clock) -> bool {
+        let charged = *units;
         if actual != charged {
-            ticket.units = self.at(clock.now(), |machine| machine.settle(&mut ticket.mark, charged, actual));
+            *units = self.at(clock.now(), |machine| machine.settle(mark, charged, actual));
         }
         actual < charged
     }
@@ -232,42 +196,21 @@ impl<M: Machine> Counts for Locked<M> {
         self.at(clock.now(), |machine| machine.take(n));
     }
 
-    fn free(&self, now: Instant) -> u64 {
-        self.at(now, |machine| machine.free())
-    }
-
-    fn debt(&self, now: Instant) -> u64 {
-        self.at(now, |machine| machine.debt())
-    }
-
-    fn fresh_at(&self, now: Instant) -> Option<Instant> {
-        self.at(now, |machine| machine.fresh_at()).map(Instant::from_ticks)
-    }
-
     fn clear(&self, clock: &Clock) {
         self.at(clock.now(), Machine::clear);
     }
 
-    fn is_as_new(&self, now: Instant) -> bool {
-        let is_fresh = self.at(now, |machine| machine.fresh_at().is_some_and(|at| at <= machine.now()));
-        is_fresh && !self.state.lock().is_changed
+    fn standing(&self, now: Instant) -> Standing {
+        let mut state = self.state.lock();
+        state.machine.advance(now.ticks());
+        Standing {
+            is_changed: state.is_changed,
+            ..state.machine.standing()
+        }
     }
 
-    fn window_limit(&self) -> Option<u64> {
-        self.look(|machine| machine.window_limit())
-    }
-
-    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State {
-        self.look(|machine| machine.state(available, next, reset))
-    }
-
-    #[inline(always)]
     fn has_come_early(&self) -> bool {
         M::MAY_COME_EARLY && self.state.lock().machine.take_early()
-    }
-
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
-        self.look(|machine| machine.debug(out));
     }
 }
 

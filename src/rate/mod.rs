@@ -51,8 +51,8 @@
 //! | `set_quota`, `set_limit` | changes it while it runs, by one of three rules ([`Inherit`]) |
 //!
 //! A setter that accepts every argument returns nothing, as `set_quota` of a [`TokenBucket`] or `set_limit` of a window.
-//! If an argument can contradict another setting, or lie outside its bounds, the setter returns the constructor's error
-//! and changes nothing: `set_quota` of a [`LeakyBucket`] or a [`Warmup`], `set_slack`, `set_length`.
+//! If an argument can contradict another setting, the setter returns the constructor's error and changes nothing: `set_quota` of a
+//! [`LeakyBucket`] or a [`Warmup`].
 //!
 //! A composite has no `available` and no `time_until`: its legs count different things.
 //! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg. A [refusal](crate::Refusal::retry_after) names the instant
@@ -61,7 +61,6 @@
 mod bucket;
 #[cfg(feature = "calendar")]
 mod calendar_window;
-mod fixed_window;
 mod inherit;
 mod leaky_bucket;
 mod limiter;
@@ -73,27 +72,24 @@ mod quota_serde;
 mod rate_error;
 mod ring;
 mod sliding_log;
-mod sliding_window;
 mod token_bucket;
 mod warmup;
-mod window_error;
+mod window;
 
 pub(crate) use bucket::Axis;
 pub use bucket::{Bucket, BucketTicket};
 #[cfg(feature = "calendar")]
 pub use calendar_window::{CalendarPeriod, CalendarWindow, Civil, TimeZoneError};
-pub use fixed_window::{FixedWindow, Whole};
 pub use inherit::Inherit;
-pub use leaky_bucket::{Leaky, LeakyBucket};
+pub use leaky_bucket::LeakyBucket;
 pub use limiter::Rate;
 #[cfg(feature = "remote")]
-pub(crate) use meter::Machine;
-pub use meter::{Locked, Meter, RateTicket};
+pub(crate) use meter::{Limited, Machine};
+pub use meter::{Locked, Meter};
 pub use quota::{Quota, QuotaError};
 pub use rate_error::RateError;
 pub use ring::Ring;
 pub use sliding_log::{Log, SlidingLog};
-pub use sliding_window::{Parts, SlidingWindow};
 pub use token_bucket::TokenBucket;
 pub use warmup::{Ramp, Warmup};
-pub use window_error::WindowError;
+pub use window::{Even, FixedWindow, SlidingWindow};

@@ -5,28 +5,15 @@ use super::quota::{Quota, QuotaError};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The units of time, from the shortest, by the name that is written.
-pub(super) const UNITS: [(&str, u64); 7] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("min", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
-];
-
-/// Other names by which units are read.
-const ALIASES: [(&str, &str); 9] = [
-    ("sec", "s"),
-    ("second", "s"),
-    ("m", "min"),
-    ("minute", "min"),
-    ("hr", "h"),
-    ("hour", "h"),
-    ("day", "d"),
-    ("msec", "ms"),
-    ("usec", "us"),
+/// The units of time, from the shortest: the name that is written, the others that are read, and the nanoseconds.
+pub(super) const UNITS: [(&str, &[&str], u64); 7] = [
+    ("ns", &[], 1),
+    ("us", &["usec"], 1_000),
+    ("ms", &["msec"], 1_000_000),
+    ("s", &["sec", "second"], 1_000_000_000),
+    ("min", &["m", "minute"], 60_000_000_000),
+    ("h", &["hr", "hour"], 3_600_000_000_000),
+    ("d", &["day"], 86_400_000_000_000),
 ];
 
 /// The text, and the position of the parser in it.
@@ -76,13 +63,9 @@ impl<'a> Text<'a> {
         const EXPECTED: &str = "a unit of time (ns, us, ms, s, min, h, d)";
         let start = self.at;
         let word = self.take_while(char::is_alphabetic);
-        let name = ALIASES
-            .iter()
-            .find_map(|&(alias, name)| (alias == word).then_some(name))
-            .unwrap_or(word);
         UNITS
             .iter()
-            .find_map(|&(unit, nanos)| (unit == name).then_some(nanos))
+            .find_map(|&(name, others, nanos)| (name == word || others.contains(&word)).then_some(nanos))
             .ok_or_else(|| {
                 self.at = start;
                 self.error(EXPECTED)

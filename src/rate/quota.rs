@@ -80,12 +80,7 @@ impl Quota {
     /// assert_eq!(budget.try_acquire(1).unwrap_err().retry_after(), None);
     /// ```
     pub const fn zero() -> Self {
-        Self {
-            count: 0,
-            period_nanos: NANOS,
-            burst: 0,
-            by_interval: false,
-        }
+        Self::extreme(0)
     }
 
     /// Everything is admitted, and nothing is counted. Its count and its burst read as `u64::MAX`.
@@ -97,10 +92,14 @@ impl Quota {
     /// assert_eq!(open.available(), u64::MAX);
     /// ```
     pub const fn unlimited() -> Self {
+        Self::extreme(u64::MAX)
+    }
+
+    const fn extreme(count: u64) -> Self {
         Self {
-            count: u64::MAX,
+            count,
             period_nanos: NANOS,
-            burst: u64::MAX,
+            burst: count,
             by_interval: false,
         }
     }
@@ -271,7 +270,7 @@ impl fmt::Display for Quota {
         write!(f, "{}/", self.count)?;
         let units = super::parse::UNITS;
         // The largest unit that divides the period; nanoseconds always do.
-        for (name, nanos) in units.iter().rev() {
+        for (name, _, nanos) in units.iter().rev() {
             if self.period_nanos % *nanos == 0 {
                 match self.period_nanos / nanos {
                     1 => write!(f, "{name}")?,
@@ -296,17 +295,40 @@ impl Quota {
         if self.is_unlimited() {
             return State::Unknown;
         }
-        let limit = self.burst_size();
-        let window = match self.count() {
-            0 => Duration::MAX,
-            count => scaled(self.period(), limit, count),
-        };
         State::Rate {
-            limit,
-            window,
+            limit: self.burst_size(),
+            window: self.window(),
             available,
             next,
             reset: None,
+        }
+    }
+
+    /// The time in which the burst comes.
+    pub(crate) fn window(&self) -> Duration {
+        match self.count() {
+            0 => Duration::MAX,
+            count => scaled(self.period(), self.burst_size(), count),
+        }
+    }
+
+    /// One unit after the other: the same rate with a burst of `1 + slack`. A quota that is zero or unlimited has no slack.
+    ///
+    /// # Errors
+    /// [`QuotaError::Burst`] when the slack is 2^40 or more, or takes longer than 584 years to come.
+    pub(super) fn even(self, slack: u64) -> Result<Self, QuotaError> {
+        let given = slack.saturating_add(1);
+        if given > Self::MAX_BURST {
+            return Err(QuotaError::Burst { given });
+        }
+        match self {
+            _ if self.is_zero() => Ok(Self::zero()),
+            _ if self.is_unlimited() => Ok(self),
+            _ => Self {
+                by_interval: false,
+                ..self
+            }
+            .with_burst(given),
         }
     }
 }

@@ -4,17 +4,14 @@
 //! none for a window that starts anew at each border, `k` for one that slides in `k` segments. A segment counts in full until even its last
 //! instant lies a whole window back. So no span of `k` segments exceeds the limit, and room comes back at most one segment late.
 
-use super::inherit::{Inherit, share_up};
-use super::limiter::Rate;
-use super::meter::{Locked, Machine, UNLIMITED};
-use crate::core::status::State;
-use std::fmt;
+use super::inherit::share_all;
+use super::meter::{Limited, Machine, Standing, UNLIMITED};
+use crate::time::Instant;
 use std::time::Duration;
 
 /// Where the segments of a window begin and end. Instants are ticks.
-pub trait Borders: Send + fmt::Debug {
+pub trait Borders: Send {
     const LEG: &'static str;
-    const TYPE: &'static str;
     /// Set if the end of a segment may come earlier than it was told.
     const MAY_COME_EARLY: bool = false;
 
@@ -31,7 +28,6 @@ pub trait Borders: Send + fmt::Debug {
     fn take_early(&mut self) -> bool {
         false
     }
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>);
 }
 
 /// Counts per segment: the meter of every window.
@@ -50,25 +46,6 @@ pub struct Ring<B> {
     limit: u64,
 }
 
-/// What all windows that count by borders have.
-impl<B: Borders> Rate<Locked<Ring<B>>> {
-    /// A limit that admits everything, and counts nothing.
-    pub const UNLIMITED: u64 = UNLIMITED;
-
-    /// The limit in force.
-    pub fn limit(&self) -> u64 {
-        self.meter.look(|ring| ring.limit)
-    }
-
-    /// Changes the limit at once; `inherit` says what becomes of the units that count. Only with [`Inherit::AsIs`] does no window
-    /// across the change exceed the larger limit.
-    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
-        self.meter
-            .change(self.clock.now(), |ring| ring.set_limit(limit, inherit));
-        self.notify_changed();
-    }
-}
-
 impl<B: Borders> Ring<B> {
     /// Empty, as of `now`.
     pub(crate) fn new(now: u64, borders: B, limit: u64) -> Self {
@@ -84,33 +61,6 @@ impl<B: Borders> Ring<B> {
             total: 0,
             limit,
         }
-    }
-
-    /// Changes the limit. A limit of none counts nothing.
-    pub(crate) fn set_limit(&mut self, limit: u64, inherit: Inherit) {
-        let old = std::mem::replace(&mut self.limit, limit);
-        match inherit {
-            _ if limit == UNLIMITED => self.clear(),
-            Inherit::Reset => self.clear(),
-            Inherit::Proportional if old != UNLIMITED => {
-                self.total = 0;
-                for count in &mut self.counts {
-                    *count = share_up(*count, old, limit).min(u64::MAX - self.total);
-                    self.total += *count;
-                }
-                self.seal();
-            }
-            _ => {}
-        }
-    }
-
-    /// Replaces the borders. All that counts, counts in the new present segment, and is not given back any more.
-    pub(super) fn set_borders(&mut self, borders: B) {
-        self.counts = vec![0; borders.before() + 1].into();
-        self.current = 0;
-        self.counts[0] = self.total;
-        self.borders = borders;
-        self.seal();
     }
 
     /// Nothing that was taken so far is given back any more.
@@ -167,10 +117,8 @@ impl<B: Borders> Ring<B> {
 
 impl<B: Borders> Machine for Ring<B> {
     const LEG: &'static str = B::LEG;
-    const TYPE: &'static str = B::TYPE;
     const MAY_COME_EARLY: bool = B::MAY_COME_EARLY;
 
-    #[inline(always)]
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.now >= self.borders.due() {
@@ -178,22 +126,15 @@ impl<B: Borders> Machine for Ring<B> {
         }
     }
 
-    #[inline(always)]
     fn now(&self) -> u64 {
         self.now
     }
 
-    #[inline(always)]
     fn free(&self) -> u64 {
         // Without a limit nothing is counted.
         self.limit.saturating_sub(self.total)
     }
 
-    fn debt(&self) -> u64 {
-        self.total.saturating_sub(self.limit)
-    }
-
-    #[inline(always)]
     fn take(&mut self, n: u64) -> u64 {
         if self.limit == UNLIMITED {
             return 0;
@@ -236,81 +177,44 @@ impl<B: Borders> Machine for Ring<B> {
         Some(self.holds_at_most(room.saturating_sub(ahead)))
     }
 
-    fn fresh_at(&self) -> Option<u64> {
-        Some(self.holds_at_most(0))
-    }
-
     fn clear(&mut self) {
         self.counts.fill(0);
         self.total = 0;
         self.seal();
     }
 
-    fn window_limit(&self) -> Option<u64> {
-        Some(self.limit)
-    }
-
-    fn state(&self, available: u64, next: Option<Duration>, reset: Option<Duration>) -> State {
-        State::Rate {
+    fn standing(&self) -> Standing {
+        Standing {
             limit: self.limit,
             window: self.borders.length(),
-            available,
-            next,
-            reset,
+            free: self.free(),
+            debt: self.total.saturating_sub(self.limit),
+            fresh_at: Some(Instant::from_ticks(self.holds_at_most(0))),
+            is_window: true,
+            is_changed: false,
         }
     }
 
     fn take_early(&mut self) -> bool {
         self.borders.take_early()
     }
-
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
-        out.field("limit", &self.limit);
-        self.borders.debug(out);
-    }
 }
 
-/// Borders at even distances, the next of which is `end`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Even {
-    end: u64,
-    length: u64,
-}
-
-impl Even {
-    /// From `now` on, of which `since` ticks belong to the present segment.
-    pub(crate) fn new(now: u64, length: u64, since: u64) -> Self {
-        Self {
-            end: now.saturating_add(length - since),
-            length,
-        }
+impl<B: Borders> Limited for Ring<B> {
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
-    #[inline(always)]
-    pub(crate) fn due(&self) -> u64 {
-        self.end
-    }
-
-    pub(crate) fn advance(&mut self, now: u64) -> u64 {
-        if self.end == u64::MAX {
-            // The end of time: nothing leaves any more.
-            return 0;
-        }
-        let passed = (now - self.end) / self.length + 1;
-        self.end = self.start_of(1 + passed);
-        passed
-    }
-
-    pub(crate) fn start_of(&self, ahead: u64) -> u64 {
-        self.end
-            .saturating_add(ahead.saturating_sub(1).saturating_mul(self.length))
+    fn rescale(&mut self, old: u64, new: u64) {
+        self.total = share_all(self.counts.iter_mut(), old, new);
+        self.seal();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rate::sliding_window::Parts;
+    use crate::rate::window::Even;
     use proptest::prelude::*;
 
     proptest! {
@@ -322,7 +226,7 @@ mod tests {
         ) {
             let (length, mut now) = (10, 0);
             let window = segments as u64 * length;
-            let mut ring = Ring::new(0, Parts::in_ticks(0, segments, length), limit);
+            let mut ring = Ring::new(0, Even::<true>::in_ticks(0, segments, length), limit);
             let mut log: Vec<(u64, u64)> = Vec::new();
             for (step, n) in steps {
                 now += step;

@@ -60,24 +60,34 @@ use crate::time::Clock;
 /// [`set_quota`](Self::set_quota) with [`Inherit::AsIs`] keeps the level, cut to the new burst, and what admissions give back.
 /// `Reset` and `Proportional` end the refunds of earlier admissions, and so does a change of rate or burst by a large factor
 /// (2^4 up, 2^8 down), at which the bucket changes its unit.
-pub type TokenBucket = Rate<Bucket>;
+pub type TokenBucket = Rate<Bucket<false>>;
 
-impl Rate<Bucket> {
-    /// A full bucket on the real clock.
-    pub fn new(quota: Quota) -> Self {
-        let clock = Clock::real();
-        Self::of(Bucket::new(quota, &clock), &clock)
+impl<const LEAKY: bool> Rate<Bucket<LEAKY>> {
+    pub(super) fn full(quota: Quota, clock: &Clock) -> Self {
+        Self::of(Bucket::new(quota, clock), clock)
     }
 
     /// The same quota on `clock`, full.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::of(Bucket::new(self.quota(), clock), clock)
+        Self::full(self.quota(), clock)
     }
 
-    /// The quota in force.
+    /// The quota in force. A [`LeakyBucket`](crate::LeakyBucket) has a burst of one and its slack.
     pub fn quota(&self) -> Quota {
         self.meter.quota()
+    }
+
+    pub(super) fn change(&self, quota: Quota, inherit: Inherit) {
+        self.meter.set_quota(quota, inherit, &self.clock);
+        self.notify_changed();
+    }
+}
+
+impl Rate<Bucket<false>> {
+    /// A full bucket on the real clock.
+    pub fn new(quota: Quota) -> Self {
+        Self::full(quota, &Clock::real())
     }
 
     /// Changes the quota at once; `inherit` says what becomes of the tokens that are there. A debt stays.
@@ -95,8 +105,7 @@ impl Rate<Bucket> {
     /// assert_eq!(bucket.available(), 50);
     /// ```
     pub fn set_quota(&self, quota: Quota, inherit: Inherit) {
-        self.meter.set_quota(quota, inherit, &self.clock);
-        self.notify_changed();
+        self.change(quota, inherit);
     }
 
     /// The same for the quota that a new bucket for the same purpose would have: it is as new again once it is full.

@@ -21,12 +21,10 @@
 
 use super::inherit::{Inherit, share};
 use super::limiter::Rate;
-use super::meter::{Locked, Machine};
+use super::meter::{Locked, Machine, Standing};
 use super::quota::Quota;
-use super::rate_error::RateError;
-use crate::core::status::State;
-use crate::time::Clock;
-use std::fmt;
+use super::rate_error::{RateError, check_length};
+use crate::time::{Clock, Instant};
 use std::time::Duration;
 
 /// Lets one request start at a time, spaced by its rate, and more slowly at first: for an upstream with caches to fill
@@ -78,9 +76,7 @@ struct Settings {
 impl Settings {
     /// The pace for a clock, and the most units of one request.
     fn compile(&self, clock: &Clock) -> Result<(Pace, u64), RateError> {
-        if self.period.is_zero() || self.period > Duration::from_secs(365 * 86_400) {
-            return Err(RateError::Period { given: self.period });
-        }
+        check_length(self.period)?;
         if self.cold == 0 || self.cold > Shape::MAX_COLD {
             return Err(RateError::ColdFactor { given: self.cold });
         }
@@ -115,7 +111,7 @@ impl Rate<Locked<Ramp>> {
     /// admits nothing.
     ///
     /// # Errors
-    /// [`RateError::Period`] when the period is zero or above 365 days; [`RateError::Permits`] when the rate yields more
+    /// [`RateError::Length`] when the period is zero or above 365 days; [`RateError::Permits`] when the rate yields more
     /// than 2^31 permits in that time.
     pub fn new(quota: Quota, period: Duration) -> Result<Self, RateError> {
         let set = Settings { quota, period, cold: 3 };
@@ -419,7 +415,6 @@ fn ticks(fine: u128) -> u64 {
 
 impl Machine for Ramp {
     const LEG: &'static str = "warmup";
-    const TYPE: &'static str = "Warmup";
 
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
@@ -435,10 +430,6 @@ impl Machine for Ramp {
             Pace::Shaped(_) if self.is_free() => self.burst,
             _ => 0,
         }
-    }
-
-    fn debt(&self) -> u64 {
-        0
     }
 
     fn take(&mut self, n: u64) -> u64 {
@@ -480,14 +471,6 @@ impl Machine for Ramp {
         }
     }
 
-    fn fresh_at(&self) -> Option<u64> {
-        let Pace::Shaped(shape) = self.pace else {
-            return Some(self.now);
-        };
-        let PaceState { free_at, stored } = self.current();
-        Some(ticks(free_at).saturating_add(shape.idle_for(shape.max - stored.min(shape.max))))
-    }
-
     fn clear(&mut self) {
         let taken = self.taken + 1;
         *self = Self {
@@ -496,14 +479,23 @@ impl Machine for Ramp {
         };
     }
 
-    fn state(&self, available: u64, next: Option<Duration>, _: Option<Duration>) -> State {
-        self.settings.quota.status(available, next)
-    }
-
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
-        out.field("quota", &format_args!("{}", self.settings.quota))
-            .field("period", &self.settings.period)
-            .field("cold_factor", &self.settings.cold);
+    fn standing(&self) -> Standing {
+        let fresh_at = match self.pace {
+            Pace::Shaped(shape) => {
+                let PaceState { free_at, stored } = self.current();
+                ticks(free_at).saturating_add(shape.idle_for(shape.max - stored.min(shape.max)))
+            }
+            _ => self.now,
+        };
+        Standing {
+            limit: self.settings.quota.burst_size(),
+            window: self.settings.quota.window(),
+            free: self.free(),
+            debt: 0,
+            fresh_at: Some(Instant::from_ticks(fresh_at)),
+            is_window: false,
+            is_changed: false,
+        }
     }
 }
 
@@ -579,7 +571,7 @@ mod tests {
             let mut warmup = cold();
             let mut old = warmup.take(n);
             warmup.clear();
-            assert_eq!(warmup.fresh_at(), Some(0));
+            assert_eq!(warmup.standing().fresh_at, Some(Instant::ZERO));
             warmup.take(n);
             let paid = warmup.state.free_at;
             warmup.settle(&mut old, n, 0);

@@ -233,9 +233,7 @@ impl Semaphore {
     #[track_caller]
     pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
         let borrowed = Acquire::new(&self, n).block()?;
-        // Its permits pass to the owning permit.
-        borrowed.into_ticket();
-        Ok(self.held_owned(n as usize))
+        Ok(borrowed.owned_by(Arc::clone(&self)))
     }
 
     /// Waits for one permit, for at most `patience` of real time, from the first poll on.

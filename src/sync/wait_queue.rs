@@ -290,7 +290,7 @@ impl WaitQueue {
         let mut judged = judge(units, 0);
         if behind && !judged.is_err_and(|refusal| refusal.wait() == Wait::Never) {
             // Not before the instant at which it would be ready alone.
-            let alone = judged.map_or_else(|refusal| refusal.wait().and_event(), |()| Wait::EVENT);
+            let alone = judged.map_or_else(|refusal| refusal.wait().and(Wait::EVENT), |()| Wait::EVENT);
             judged = Err(self.others_before().with_wait(alone));
         }
         let may_join = demand.role() == Role::Joining && judged.is_err_and(|refusal| refusal.wait() != Wait::Never);

@@ -547,7 +547,7 @@ impl Account {
         let wait = match denied.ready {
             _ if denied.reason.is_permanent() => Wait::Never,
             Some(ready) => until(ready),
-            None if denied.not_before > 0 => until(denied.not_before).and_event(),
+            None if denied.not_before > 0 => until(denied.not_before).and(Wait::EVENT),
             None => Wait::EVENT,
         };
         let leg = LegName::copied(self.0.levels[denied.level].name());

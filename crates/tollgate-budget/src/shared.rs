@@ -530,7 +530,7 @@ impl<B: Backend> SharedAccount<B> {
         let name = |level: &Level, limit: &Limit| format!("{}/{}", level.name, leg_name(limit));
         let is = |(level, limit): &(&Level, &Limit)| name(level, limit) == leg;
         // A name made at run time may have been cut.
-        let starts = |(level, limit): &(&Level, &Limit)| LegName::copied(&name(level, limit)) == *leg;
+        let starts = |(level, limit): &(&Level, &Limit)| *LegName::copied(&name(level, limit)) == *leg;
         limits.clone().find(is).or_else(|| limits.clone().find(starts))
     }
 

@@ -4,9 +4,8 @@ use super::Load;
 use super::recent::{Counts, PARTS, Recent};
 use crate::core::ask::Demand;
 use crate::core::decision::LoadMetric;
-use crate::core::limiter::{Limiter, Outcome, delegate};
+use crate::core::limiter::{Limiter, Outcome, Settlement, delegate};
 use crate::core::refusal::Refusal;
-use crate::core::ticket::Ticket;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::unwind::both;
@@ -85,24 +84,9 @@ impl Meter {
         })
     }
 
-    /// Units per second.
-    pub fn rate(&self) -> f64 {
-        self.per_second(self.sum(self.clock.now()).units)
-    }
-
-    /// The mean time from commit to end of the admissions that have ended; zero when none has.
-    pub fn latency(&self) -> Duration {
-        Duration::from_secs_f64(self.mean_seconds(&self.sum(self.clock.now())))
-    }
-
-    /// Requests per second that were refused.
-    pub fn refusals(&self) -> f64 {
-        self.per_second(self.sum(self.clock.now()).refused)
-    }
-
-    /// Units that are in flight. A snapshot.
-    pub fn in_flight(&self) -> u64 {
-        self.running.load(Ordering::Relaxed)
+    /// A metric of it: of [`LoadMetric::Use`] the units in flight. A snapshot.
+    pub fn read(&self, metric: LoadMetric) -> f64 {
+        self.read_at(metric, self.clock.now())
     }
 
     /// The span that it measures over.
@@ -110,81 +94,35 @@ impl Meter {
         self.over
     }
 
-    fn per_second(&self, n: u64) -> f64 {
-        n as f64 / self.over.as_secs_f64()
-    }
-
-    fn mean_seconds(&self, sum: &Counts) -> f64 {
-        if sum.ended == 0 {
-            return 0.0;
-        }
-        let mean = Instant::from_ticks(sum.ticks / sum.ended);
-        self.clock.between(Instant::ZERO, mean).as_secs_f64()
-    }
-
-    fn sum(&self, now: Instant) -> Counts {
-        self.recent.lock().sum(now.ticks())
-    }
-
-    /// The value of `metric` for these counts.
-    fn of(&self, metric: LoadMetric, sum: &Counts) -> f64 {
+    fn read_at(&self, metric: LoadMetric, now: Instant) -> f64 {
         match metric {
-            LoadMetric::Rate => self.per_second(sum.units),
-            LoadMetric::Latency => self.mean_seconds(sum),
-            LoadMetric::Refusals => self.per_second(sum.refused),
-            LoadMetric::Use => 0.0,
+            LoadMetric::Use => self.running.load(Ordering::Relaxed) as f64,
+            metric => self.of(metric, &self.recent.lock().sum(now.ticks())),
         }
     }
 
-    /// The value of `metric`, which is not the use, at `now`.
-    pub(crate) fn measured(&self, metric: LoadMetric, now: Instant) -> f64 {
-        self.of(metric, &self.sum(now))
-    }
-
-    /// When that falls to `mark` by the passing of time.
-    pub(crate) fn falls_to(&self, metric: LoadMetric, mark: f64, now: Instant) -> Option<Instant> {
-        let low = |sum: &Counts| self.of(metric, sum) <= mark;
-        let at = self.recent.lock().until(now.ticks(), low)?;
-        Some(Instant::from_ticks(at))
-    }
-
-    pub(crate) fn admitted(&self, units: u64, now: Instant) {
-        let mut recent = self.recent.lock();
-        let part = recent.at(now.ticks());
-        part.units = part.units.saturating_add(units);
-    }
-
-    /// Takes back what was [`admitted`](Self::admitted) at `then`, unless it is forgotten already.
-    pub(crate) fn cancelled(&self, units: u64, then: Instant, now: Instant) {
-        let mut recent = self.recent.lock();
-        if let Some(part) = recent.past(then.ticks(), now.ticks()) {
-            part.units = part.units.saturating_sub(units);
+    /// The value of `metric`, which is not the use, for these counts.
+    fn of(&self, metric: LoadMetric, sum: &Counts) -> f64 {
+        let per_second = |n: u64| n as f64 / self.over.as_secs_f64();
+        match metric {
+            LoadMetric::Rate => per_second(sum.units),
+            LoadMetric::Refusals => per_second(sum.refused),
+            LoadMetric::Latency if sum.ended > 0 => {
+                let mean = Instant::from_ticks(sum.ticks / sum.ended);
+                self.clock.between(Instant::ZERO, mean).as_secs_f64()
+            }
+            LoadMetric::Latency | LoadMetric::Use => 0.0,
         }
-    }
-
-    pub(crate) fn refused(&self, now: Instant) {
-        self.recent.lock().at(now.ticks()).refused += 1;
-    }
-
-    pub(crate) fn ended(&self, started: Instant, now: Instant) {
-        {
-            let mut recent = self.recent.lock();
-            let part = recent.at(now.ticks());
-            part.ended += 1;
-            part.ticks = part.ticks.saturating_add(now.ticks_since(started));
-        }
-        self.watchers.changed();
     }
 }
 
 impl fmt::Debug for Meter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meter")
-            .field("rate", &self.rate())
-            .field("latency", &self.latency())
-            .field("refusals", &self.refusals())
-            .field("in_flight", &self.in_flight())
-            .finish_non_exhaustive()
+        let mut out = f.debug_struct("Meter");
+        for metric in LoadMetric::ALL {
+            out.field(metric.name(), &self.read(metric));
+        }
+        out.finish_non_exhaustive()
     }
 }
 
@@ -197,17 +135,20 @@ struct MeterLoad {
 
 impl Load for MeterLoad {
     fn read(&self, now: Instant) -> f64 {
+        let read = self.meter.read_at(self.metric, now);
         match self.metric {
-            LoadMetric::Use => self.meter.in_flight() as f64 / self.capacity,
-            metric => self.meter.measured(metric, now),
+            LoadMetric::Use => read / self.capacity,
+            _ => read,
         }
     }
 
     fn falls_to(&self, mark: f64, now: Instant) -> Option<Instant> {
-        match self.metric {
-            LoadMetric::Use => None,
-            metric => self.meter.falls_to(metric, mark, now),
+        if self.metric == LoadMetric::Use {
+            return None;
         }
+        let low = |sum: &Counts| self.meter.of(self.metric, sum) <= mark;
+        let at = self.meter.recent.lock().until(now.ticks(), low)?;
+        Some(Instant::from_ticks(at))
     }
 
     fn watch(&self, watcher: &Weak<dyn Watch>) {
@@ -218,13 +159,13 @@ impl Load for MeterLoad {
 /// A limiter that a [`Meter`] watches. Made by [`Meter::watch`].
 ///
 /// ```
-/// # use tollgate::policy::conditional::Meter;
+/// # use tollgate::policy::conditional::{LoadMetric, Meter};
 /// # use tollgate::{LimiterExt, ManualClock, Semaphore};
 /// # use std::time::Duration;
 /// let meter = Meter::new(&ManualClock::new(), Duration::from_secs(1));
 /// let pages = meter.watch(Semaphore::new(10));
 /// let _held = pages.try_admit(3).unwrap();
-/// assert_eq!((pages.meter().in_flight(), pages.limiter().in_use()), (3, 3));
+/// assert_eq!((meter.read(LoadMetric::Use), pages.limiter().in_use()), (3.0, 3));
 /// ```
 #[derive(Debug)]
 pub struct Metered<L> {
@@ -237,95 +178,60 @@ impl<L> Metered<L> {
     pub fn limiter(&self) -> &L {
         &self.limiter
     }
-
-    /// The meter.
-    pub fn meter(&self) -> &Arc<Meter> {
-        &self.meter
-    }
-}
-
-/// The ticket of the limiter, its units, and when they started.
-///
-/// ```
-/// # use tollgate::policy::conditional::{Metered, MeteredTicket};
-/// # use tollgate::{Limiter, Semaphore, SemaphoreTicket, Ticket};
-/// fn words<L: Limiter<Ticket = MeteredTicket<SemaphoreTicket>>>() -> usize {
-///     <L::Ticket as Ticket>::WORDS
-/// }
-/// assert_eq!(words::<Metered<Semaphore>>(), SemaphoreTicket::WORDS + 2);
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct MeteredTicket<T> {
-    ticket: T,
-    units: u64,
-    started: u64,
-}
-
-impl<T: Ticket> Ticket for MeteredTicket<T> {
-    const WORDS: usize = 2 + T::WORDS;
-    #[inline]
-    fn write(&self, words: &mut [u64]) {
-        words[0] = self.units;
-        words[1] = self.started;
-        self.ticket.write(&mut words[2..]);
-    }
-    #[inline]
-    fn read(words: &[u64]) -> Self {
-        Self {
-            units: words[0],
-            started: words[1],
-            ticket: T::read(&words[2..]),
-        }
-    }
 }
 
 impl<L: Limiter> Limiter for Metered<L> {
-    type Ticket = MeteredTicket<L::Ticket>;
+    /// The ticket of the limiter, its units, and when they started.
+    type Ticket = (L::Ticket, u64, u64);
 
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
-        let (units, now) = (demand.units(), demand.now(&self.meter.clock));
-        match self.limiter.try_reserve(demand) {
-            Ok(ticket) => {
-                self.meter.admitted(units, now);
-                // Relaxed: a statistic. A waiter that must see it fall is told after it has.
-                self.meter.running.fetch_add(units, Ordering::Relaxed);
-                let started = now.ticks();
-                Ok(MeteredTicket { ticket, units, started })
-            }
-            Err(refusal) => {
-                self.meter.refused(now);
-                Err(refusal)
+        let (units, now) = (demand.units(), demand.now(&self.meter.clock).ticks());
+        let reserved = self.limiter.try_reserve(demand);
+        {
+            let mut recent = self.meter.recent.lock();
+            let part = recent.at(now);
+            match reserved {
+                Ok(_) => part.units = part.units.saturating_add(units),
+                Err(_) => part.refused += 1,
             }
         }
+        let ticket = reserved?;
+        // Relaxed: a statistic. A waiter that must see it fall is told after it has.
+        self.meter.running.fetch_add(units, Ordering::Relaxed);
+        Ok((ticket, units, now))
     }
 
-    fn cancel(&self, ticket: Self::Ticket) {
+    fn cancel(&self, (ticket, units, started): Self::Ticket) {
         let back = || {
-            self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-            let then = Instant::from_ticks(ticket.started);
-            self.meter.cancelled(ticket.units, then, self.meter.clock.now());
+            self.meter.running.fetch_sub(units, Ordering::Relaxed);
+            let now = self.meter.clock.now().ticks();
+            if let Some(part) = self.meter.recent.lock().past(started, now) {
+                part.units = part.units.saturating_sub(units);
+            }
             self.meter.watchers.changed();
         };
-        both(back, || self.limiter.cancel(ticket.ticket));
+        both(back, || self.limiter.cancel(ticket));
     }
 
-    fn settle(&self, ticket: &mut Self::Ticket, settlement: &crate::Settlement) -> u32 {
-        self.limiter.settle(&mut ticket.ticket, settlement)
+    fn settle(&self, ticket: &mut Self::Ticket, settlement: &Settlement) -> u32 {
+        self.limiter.settle(&mut ticket.0, settlement)
     }
 
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome) {
+    fn finish(&self, (ticket, units, started): Self::Ticket, outcome: Outcome) {
         let ended = || {
             // Relaxed: the notification that follows orders it before the looks of waiters.
-            self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-            match outcome {
-                Outcome::Forgotten => self.meter.watchers.changed(),
-                _ => self
-                    .meter
-                    .ended(Instant::from_ticks(ticket.started), self.meter.clock.now()),
+            self.meter.running.fetch_sub(units, Ordering::Relaxed);
+            if outcome != Outcome::Forgotten {
+                let now = self.meter.clock.now().ticks();
+                let mut recent = self.meter.recent.lock();
+                let part = recent.at(now);
+                part.ended += 1;
+                part.ticks = part.ticks.saturating_add(now.saturating_sub(started));
             }
+            self.meter.watchers.changed();
         };
         // The waiters that the limiter frees are asked under the load that is left.
-        both(ended, || self.limiter.finish(ticket.ticket, outcome));
+        both(ended, || self.limiter.finish(ticket, outcome));
     }
 
     // The counts stay with the meter when the limiter is as new.

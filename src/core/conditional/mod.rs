@@ -13,11 +13,10 @@
 mod meter;
 mod recent;
 
-pub use crate::core::condition::Condition;
 pub use crate::core::decision::LoadMetric;
-pub use meter::{Meter, Metered, MeteredTicket};
+pub use meter::{Meter, Metered};
 
-use crate::core::ask::Demand;
+use crate::core::ask::{Ask, Demand};
 use crate::core::decision::MeasuredLoad;
 use crate::core::refusal::Wait;
 use crate::sync::shim::atomic::{AtomicBool, Ordering, fence};
@@ -25,6 +24,36 @@ use crate::sync::wait_queue::{Watch, Watchers};
 use crate::time::{Clock, Instant};
 use std::fmt;
 use std::sync::{Arc, Weak};
+
+/// The condition under which a leg applies, for [`LimiterExt::when`](crate::LimiterExt::when): a function of the request, or a
+/// [`Trigger`] on the load of something else. It runs at each admission, and outside all locks.
+pub enum Condition {
+    /// The same for the same request at any time.
+    Asked(Box<dyn Fn(&Ask) -> bool + Send + Sync>),
+    /// While the load is exceeded.
+    Loaded(Trigger),
+}
+
+impl<F: Fn(&Ask) -> bool + Send + Sync + 'static> From<F> for Condition {
+    fn from(asked: F) -> Self {
+        Self::Asked(Box::new(asked))
+    }
+}
+
+impl From<Trigger> for Condition {
+    fn from(trigger: Trigger) -> Self {
+        Self::Loaded(trigger)
+    }
+}
+
+impl Condition {
+    pub(crate) fn applies(&self, demand: &Demand<'_>) -> bool {
+        match self {
+            Self::Asked(asked) => asked(demand.ask()),
+            Self::Loaded(trigger) => trigger.0.applies(demand.now(&trigger.0.clock)),
+        }
+    }
+}
 
 /// A load: a number that rises and falls. A [`Meter`] gives some; write your own for what only you can
 /// measure.
@@ -169,6 +198,36 @@ impl Trigger {
     pub fn is_exceeded(&self) -> bool {
         self.0.is_exceeded(self.0.clock.now())
     }
+
+    /// When the load has fallen if nothing else happens, as a wait from now; `None` where that is not known.
+    pub(crate) fn ends(&self, demand: &Demand<'_>) -> Option<Wait> {
+        let now = demand.now(&self.0.clock);
+        let at = self.0.load.falls_to(self.0.below, now)?;
+        Some(Wait::until(&self.0.clock, now, at))
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// Tells `watcher` when the load has begun or ceased to be exceeded.
+    pub(crate) fn watch(&self, watcher: &Weak<dyn Watch>) {
+        self.0.watchers.watch(watcher);
+    }
+
+    /// The load, for an explanation.
+    pub(crate) fn measured(&self, demand: &Demand<'_>) -> Option<MeasuredLoad> {
+        let now = demand.now(&self.0.clock);
+        let (leg, metric) = self.0.load.measures()?;
+        Some(MeasuredLoad {
+            leg: leg.into(),
+            metric,
+            load: self.0.load.read(now),
+            above: self.0.above,
+            below: self.0.below,
+            exceeded: self.0.is_exceeded(now),
+        })
+    }
 }
 
 impl Gate {
@@ -207,43 +266,6 @@ impl Watch for Gate {
         if flipped || missed {
             self.watchers.changed();
         }
-    }
-}
-
-impl Condition for Trigger {
-    fn applies(&self, demand: &Demand<'_>) -> bool {
-        self.0.applies(demand.now(&self.0.clock))
-    }
-
-    fn may_end(&self) -> bool {
-        true
-    }
-
-    fn ends(&self, demand: &Demand<'_>) -> Option<Wait> {
-        let now = demand.now(&self.0.clock);
-        let at = self.0.load.falls_to(self.0.below, now)?;
-        Some(Wait::until(&self.0.clock, now, at))
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.0.clock)
-    }
-
-    fn watch(&self, watcher: &Weak<dyn Watch>) {
-        self.0.watchers.watch(watcher);
-    }
-
-    fn measured(&self, demand: &Demand<'_>) -> Option<MeasuredLoad> {
-        let now = demand.now(&self.0.clock);
-        let (leg, metric) = self.0.load.measures()?;
-        Some(MeasuredLoad {
-            leg: leg.into(),
-            metric,
-            load: self.0.load.read(now),
-            above: self.0.above,
-            below: self.0.below,
-            exceeded: self.0.is_exceeded(now),
-        })
     }
 }
 

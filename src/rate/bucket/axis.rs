@@ -31,7 +31,8 @@ pub(crate) const ORIGIN: u64 = BEYOND;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Axis {
     pub(super) epoch: Instant,
-    pub(super) origin: u64,
+    /// Where it is at its epoch.
+    pub(crate) origin: u64,
     pub(super) mul: u64,
     pub(super) shift: u32,
     pub(super) scale: u32,
@@ -136,11 +137,6 @@ impl Axis {
         leaves_room && best <= self.scale + 8 && self.is_unlimited() == quota.is_unlimited()
     }
 
-    /// Where it is at its epoch.
-    pub(crate) fn start(&self) -> u64 {
-        self.origin
-    }
-
     pub(crate) fn is_unlimited(&self) -> bool {
         self.scale == UNLIMITED
     }
@@ -151,7 +147,7 @@ impl Axis {
     }
 
     /// `tokens` in units, cut to more than any burst and debt.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     pub(crate) fn units(&self, tokens: u64) -> u64 {
         tokens.min(BEYOND >> self.scale) << self.scale
     }
@@ -171,7 +167,7 @@ impl Axis {
     }
 
     /// The position at `now`; an earlier instant counts as the epoch. `None` beyond the life of the axis.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     pub(crate) fn at(&self, now: Instant) -> Option<u64> {
         let ticks = now.ticks_since(self.epoch);
         (ticks < self.life).then(|| self.origin.wrapping_add(self.gained(ticks)))
@@ -187,7 +183,7 @@ impl Axis {
         self.origin.wrapping_add(gained.min(u128::from(2 * MAX_GAIN)) as u64)
     }
 
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn gained(&self, ticks: u64) -> u64 {
         if self.step == 0 {
             axis::gained(ticks, self.mul, self.shift)
@@ -204,7 +200,7 @@ impl Axis {
     }
 
     /// The level of a bucket at `position` when the axis is at `axis`: negative in debt.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     pub(crate) fn level(&self, position: u64, axis: u64) -> i64 {
         (axis.wrapping_sub(position) as i64).min(self.burst as i64)
     }

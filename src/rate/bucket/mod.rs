@@ -24,15 +24,12 @@ mod tests;
 pub(crate) use axis::Axis;
 
 use super::inherit::Inherit;
-use super::meter::{Counts, Forecast};
+use super::meter::{Forecast, Meter, Standing};
 use super::quota::Quota;
-use crate::core::status::State;
 use crate::core::ticket::Ticket;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::{Clock, Instant};
-use std::fmt;
-use std::time::Duration;
 
 /// The distance of the axes before and after a change of unit: more than any burst and debt.
 const JUMP: u64 = 1 << 56;
@@ -58,11 +55,9 @@ pub struct BucketTicket {
 
 impl Ticket for BucketTicket {
     const WORDS: usize = 3;
-    #[inline]
     fn write(&self, words: &mut [u64]) {
         words[..3].copy_from_slice(&[self.tokens, self.gross, self.axis]);
     }
-    #[inline(always)]
     fn read(words: &[u64]) -> Self {
         Self {
             tokens: words[0],
@@ -82,9 +77,9 @@ struct Writer {
     alive_from: u64,
 }
 
-/// The meter of a [`TokenBucket`](crate::TokenBucket): tokens, and their quota.
+/// The meter of a [`TokenBucket`](crate::TokenBucket), and of a [`LeakyBucket`](crate::LeakyBucket): tokens, and their quota.
 #[derive(Debug)]
-pub struct Bucket {
+pub struct Bucket<const LEAKY: bool> {
     word: AtomicU64,
     published: Published,
     /// All units that were ever given back, but for those that left no trace.
@@ -116,7 +111,6 @@ impl Seen {
     }
 
     /// When `n` tokens are there behind `ahead` others.
-    #[inline]
     fn forecast(&self, n: u64, ahead: u64) -> Forecast {
         let (need, ahead) = (self.axis.units(n), self.axis.units(ahead));
         let (level, behind) = (self.level(), need.saturating_add(ahead));
@@ -132,7 +126,7 @@ impl Seen {
     }
 }
 
-impl Bucket {
+impl<const LEAKY: bool> Bucket<LEAKY> {
     /// A full bucket.
     pub(super) fn new(quota: Quota, clock: &Clock) -> Self {
         let axis = Axis::new(&quota, clock, clock.now());
@@ -156,7 +150,7 @@ impl Bucket {
     }
 
     /// Takes `n` tokens, or returns `None` where they are not there, or where it is worth another look.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn take_once(&self, n: u64, now: Instant) -> Option<BucketTicket> {
         let published = &self.published;
         // Acquire: reads the fields as they were stored before this version. Pairs with `Published::end`.
@@ -191,13 +185,11 @@ impl Bucket {
 
     /// `None` where it is worth another try.
     #[cold]
-    #[inline(never)]
     fn why_not(&self, n: u64, now: Instant) -> Option<Forecast> {
         Some(self.see(now).forecast(n, 0)).filter(|forecast| *forecast != Forecast::Now)
     }
 
     /// Reads the bucket at `now`.
-    #[inline]
     fn see(&self, now: Instant) -> Seen {
         match self.try_see(now) {
             Some(seen) => seen,
@@ -206,7 +198,6 @@ impl Bucket {
     }
 
     /// Reads word and axis of one version. `None` while they change, and beyond the life of the axis.
-    #[inline]
     fn try_see(&self, now: Instant) -> Option<Seen> {
         // Acquire: as in `take_once`.
         let meta = self.published.meta.load(Ordering::Acquire);
@@ -220,7 +211,6 @@ impl Bucket {
     }
 
     #[cold]
-    #[inline(never)]
     fn see_slowly(&self, now: Instant) -> Seen {
         loop {
             {
@@ -425,12 +415,11 @@ impl Bucket {
     }
 }
 
-impl Counts for Bucket {
+impl<const LEAKY: bool> Meter for Bucket<LEAKY> {
     type Ticket = BucketTicket;
-    const LEG: &'static str = "token_bucket";
-    const TYPE: &'static str = "TokenBucket";
+    const LEG: &'static str = if LEAKY { "leaky_bucket" } else { "token_bucket" };
 
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn take(&self, n: u64, now: Instant) -> Result<BucketTicket, Forecast> {
         loop {
             if let Some(ticket) = self.take_once(n, now) {
@@ -445,13 +434,6 @@ impl Counts for Bucket {
 
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         self.see(now).forecast(n, ahead)
-    }
-
-    fn give_back(&self, mut ticket: BucketTicket, clock: &Clock) {
-        let tokens = ticket.tokens();
-        if tokens > 0 {
-            self.refund(&mut ticket, tokens, clock);
-        }
     }
 
     fn settle(&self, ticket: &mut BucketTicket, actual: u64, clock: &Clock) -> bool {
@@ -472,42 +454,25 @@ impl Counts for Bucket {
         self.charge(&self.writer.lock(), n, clock);
     }
 
-    fn free(&self, now: Instant) -> u64 {
-        let seen = self.see(now);
-        seen.axis.tokens(seen.level())
-    }
-
-    fn debt(&self, now: Instant) -> u64 {
-        let seen = self.see(now);
-        seen.axis.owed(seen.level())
-    }
-
-    fn fresh_at(&self, now: Instant) -> Option<Instant> {
-        let seen = self.see(now);
-        let empty = seen.at.wrapping_sub(seen.level() as u64);
-        seen.axis
-            .reaches(empty.wrapping_add(seen.axis.whole_burst()))
-            .map(|at| at.max(now))
-    }
-
     fn clear(&self, clock: &Clock) {
         let mut writer = self.writer.lock();
         let quota = writer.quota;
         self.change(&mut writer, quota, Inherit::Reset, clock);
     }
 
-    fn is_as_new(&self, now: Instant) -> bool {
-        let seen = self.see(now);
-        let writer = self.writer.lock();
-        !writer.is_changed && seen.level() >= seen.axis.whole_burst() as i64
-    }
-
-    fn state(&self, available: u64, next: Option<Duration>, _: Option<Duration>) -> State {
-        self.quota().status(available, next)
-    }
-
-    fn debug(&self, out: &mut fmt::DebugStruct<'_, '_>) {
-        out.field("quota", &format_args!("{}", self.quota()));
+    fn standing(&self, now: Instant) -> Standing {
+        let (seen, writer) = (self.see(now), self.writer.lock());
+        let (axis, level) = (&seen.axis, seen.level());
+        let full = seen.at.wrapping_sub(level as u64).wrapping_add(axis.whole_burst());
+        Standing {
+            limit: writer.quota.burst_size(),
+            window: writer.quota.window(),
+            free: axis.tokens(level),
+            debt: axis.owed(level),
+            fresh_at: axis.reaches(full).map(|at| at.max(now)),
+            is_window: false,
+            is_changed: writer.is_changed,
+        }
     }
 }
 
@@ -554,7 +519,7 @@ const VERSION: u64 = 1 << 16;
 
 impl Published {
     /// The axis, if [`is_still`](Self::is_still) says so afterwards.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn axis(&self, meta: u64) -> Axis {
         // Relaxed: the load of `meta` before them, and the fence after them, order them.
         Axis {
@@ -570,7 +535,7 @@ impl Published {
     }
 
     /// True if all that was read since `meta` belongs to its version.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     fn is_still(&self, meta: u64) -> bool {
         // Acquire: a reader that has seen a field, or the word, as it was stored after `begin` sees the odd version here.
         // Pairs with the fence in `begin`.

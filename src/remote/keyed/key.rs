@@ -384,7 +384,7 @@ impl<B: Backend> RemoteKey<B> {
                 Some((leg, _)) if self.legs.is_permits(leg) => refusal(Reason::Saturated, self.legs.leg_name(leg)),
                 Some((leg, until)) => {
                     let refusal = self.rate_exceeded(leg, now, until);
-                    refusal.with_wait(refusal.wait().and_event())
+                    refusal.with_wait(refusal.wait().and(Wait::EVENT))
                 }
             },
         })

@@ -89,7 +89,7 @@ impl Legs {
     /// The leg with this name, in full or as in refusals.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         let whole = self.labels.iter().position(|label| **label == *name);
-        whole.or_else(|| (0..self.labels.len()).find(|&leg| self.leg_name(leg) == *name))
+        whole.or_else(|| (0..self.labels.len()).find(|&leg| *self.leg_name(leg) == *name))
     }
 
     /// The same legs: one step can carry asks for both.

@@ -6,7 +6,7 @@
 
 use super::bucket::{Bucket, Fill};
 use super::{Outcome, micros, next_token};
-use crate::rate::{Inherit, Machine as _, Parts, Ring};
+use crate::rate::{Even, Inherit, Limited as _, Machine as _, Ring};
 use crate::remote::backend::{Grant, Request, Rule, Session, SyncReply, SyncRequest, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(crate) struct Rates {
 #[derive(Debug)]
 pub(crate) enum Meter {
     Bucket(Bucket, Fill),
-    Window(Ring<Parts>, Duration),
+    Window(Ring<Even<true>>, Duration),
 }
 
 /// A session of [`Rates`].
@@ -92,8 +92,8 @@ impl Meter {
 
     fn window(now: u64, limit: u64, length: Duration) -> Self {
         let segments = Rule::SEGMENTS as usize;
-        let parts = Parts::in_ticks(now, segments, segment(length));
-        Self::Window(Ring::new(now, parts, limit), length)
+        let borders = Even::in_ticks(now, segments, segment(length));
+        Self::Window(Ring::new(now, borders, limit), length)
     }
 
     /// Adopts another rule; taken tokens stay taken.
@@ -106,7 +106,7 @@ impl Meter {
                     *fill = new;
                 }
             }
-            (Meter::Window(window, _), Rule::Window { limit, .. }) if window.window_limit() != Some(*limit) => {
+            (Meter::Window(window, _), Rule::Window { limit, .. }) if window.standing().limit != *limit => {
                 window.set_limit(*limit, Inherit::AsIs);
             }
             _ => {}
@@ -176,14 +176,14 @@ impl Meter {
     fn limit(&self) -> u64 {
         match self {
             Meter::Bucket(_, fill) => fill.burst(),
-            Meter::Window(window, _) => window.window_limit().unwrap_or(u64::MAX),
+            Meter::Window(window, _) => window.standing().limit,
         }
     }
 
     fn is_as_new(&self, now: u64) -> bool {
         match self {
             Meter::Bucket(bucket, fill) => bucket.is_full(fill, now),
-            Meter::Window(window, _) => window.fresh_at().is_some_and(|at| at <= now),
+            Meter::Window(window, _) => window.standing().fresh_at.is_some_and(|at| at.ticks() <= now),
         }
     }
 }

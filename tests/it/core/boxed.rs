@@ -21,7 +21,7 @@ fn comes_back<L: Limiter + 'static>(name: &str, capacity: usize, make: impl Fn()
 #[test]
 fn permits_held_through_a_box_come_back() {
     comes_back("semaphore", 3, || Semaphore::new(3));
-    comes_back("named", 3, || Semaphore::new(3).named("in flight").per_call());
+    comes_back("named", 3, || Semaphore::new(3).named("in flight"));
     comes_back("both", 2, || Semaphore::new(3).and(Semaphore::new(2)));
     comes_back("policy", 3, || Policy::new(Semaphore::new(3)));
     comes_back("shared", 3, || std::sync::Arc::new(Semaphore::new(3)));

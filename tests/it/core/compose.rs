@@ -109,7 +109,7 @@ fn a_leg_that_panics_rolls_back_all_legs_before_it() {
 fn an_unknown_cost_is_refused_and_nothing_is_taken() {
     let clock = ManualClock::new();
     let calls = Arc::new(bucket(&clock, 1, 10));
-    let gate = Arc::clone(&calls).per_call().and(bucket(&clock, 1, 10).per(TOKENS));
+    let gate = Arc::clone(&calls).and(bucket(&clock, 1, 10).per(TOKENS));
     let refused = gate.try_admit(Ask::one().cost(BYTES, 1)).unwrap_err();
     assert_eq!((refused.reason(), refused.leg()), (Reason::Unpriced, "tokens"));
     assert_eq!(refused.retry_after(), None);
@@ -123,7 +123,7 @@ fn an_unknown_cost_is_refused_and_nothing_is_taken() {
 fn each_leg_is_charged_in_its_own_unit() {
     let clock = ManualClock::new();
     let (rpm, tpm) = (Arc::new(bucket(&clock, 1, 100)), Arc::new(bucket(&clock, 1, 5_000)));
-    let gate = Arc::clone(&rpm).per_call().and(Arc::clone(&tpm).per(TOKENS));
+    let gate = Arc::clone(&rpm).and(Arc::clone(&tpm).per(TOKENS));
     let mut permit = gate.try_admit(Ask::many(3).cost(TOKENS, 2_000)).unwrap();
     assert_eq!((rpm.available(), tpm.available()), (97, 3_000));
     assert_eq!(
@@ -137,9 +137,7 @@ fn each_leg_is_charged_in_its_own_unit() {
 #[test]
 fn to_settle_a_cost_that_no_leg_counts_is_an_error() {
     let clock = ManualClock::new();
-    let gate = bucket(&clock, 1, 100)
-        .per_call()
-        .and(bucket(&clock, 1, 100).per(TOKENS));
+    let gate = bucket(&clock, 1, 100).and(bucket(&clock, 1, 100).per(TOKENS));
     let mut permit = gate.try_admit(Ask::one().cost(TOKENS, 10).cost(BYTES, 5)).unwrap();
     let unsettled = permit.settle(BYTES, 1).unwrap_err();
     assert_eq!(unsettled.cost(), BYTES);
@@ -184,7 +182,7 @@ fn a_look_says_the_latest_instant_of_all_legs() {
     let half = clock.after(now, Duration::from_millis(500));
     assert_eq!(
         look(),
-        Wait::until(&clock, now, half).and_event(),
+        Wait::until(&clock, now, half).and(Wait::EVENT),
         "an instant and a release, both"
     );
     drop(held);
@@ -199,7 +197,7 @@ proptest! {
         let (boxed_clock, bare_clock) = (ManualClock::new(), ManualClock::new());
         let legs = |clock: &ManualClock| {
             let window = SlidingWindow::new(120, Duration::from_secs(4)).unwrap().on(clock);
-            bucket(clock, 40, 100).per(TOKENS).and(window.per(TOKENS)).and(Semaphore::new(6).per_call())
+            bucket(clock, 40, 100).per(TOKENS).and(window.per(TOKENS)).and(Semaphore::new(6))
         };
         let bare = legs(&bare_clock);
         let boxed = legs(&boxed_clock).boxed().boxed();

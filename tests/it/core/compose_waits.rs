@@ -59,7 +59,7 @@ fn a_refusal_says_when_all_legs_are_ready() {
 #[test]
 fn each_leg_is_asked_in_its_own_measure_when_it_could_be_ready() {
     let clock = ManualClock::new();
-    let calls = bucket(&clock, Quota::per_second(1).burst(1)).per_call().named("calls");
+    let calls = bucket(&clock, Quota::per_second(1).burst(1)).named("calls");
     let tokens = bucket(&clock, Quota::per_second(1).burst(100))
         .per(TOKENS)
         .named("tokens");
@@ -176,7 +176,7 @@ async fn ran(policy: &Policy<impl Limiter + 'static>, fails: bool) -> Result<u32
 #[test]
 fn a_refusal_leaves_a_function_as_a_boxed_error() {
     let clock = ManualClock::new();
-    let leg = |error: Box<dyn Error>| error.downcast::<Refusal>().unwrap().leg_name();
+    let leg = |error: Box<dyn Error>| error.downcast::<Refusal>().unwrap().leg().to_owned();
     assert_eq!(leg(by_value().unwrap_err()), "semaphore");
     assert_eq!(leg(reserved().unwrap_err()), "gate");
     assert_eq!(leg(clock.run(waited()).unwrap_err()), "semaphore");
@@ -210,7 +210,7 @@ fn an_adapter_hides_no_queue() {
     refused(builder().limit(leg().shadow()), &semaphore);
     refused(builder().limit(leg().when(mark())), &semaphore);
     refused(builder().limit(meter.watch(leg())), &semaphore);
-    refused(builder().limit(leg().per_call().named("a").boxed()), &semaphore);
+    refused(builder().limit(leg().named("a").boxed()), &semaphore);
     refused(builder().limit(leg().per(TOKENS).and(Semaphore::new(1))), &semaphore);
     refused(builder().limit(builder().limit(leg()).build().unwrap()), &semaphore);
     let bypass = builder()
@@ -266,7 +266,7 @@ fn another_clock_inside_a_chain_is_noticed() {
     let mixed = || bucket(&clock, quota).and(Semaphore::new(9)).and(bucket(&other, quota));
     let built = Policy::builder().limit(Semaphore::new(1)).limit(mixed()).build();
     assert_eq!(built.unwrap_err(), PolicyError::OtherClock { leg: 1 });
-    let over = Policy::builder().limit(mixed().per_call().named("mixed")).build();
+    let over = Policy::builder().limit(mixed().named("mixed")).build();
     assert_eq!(over.unwrap_err(), PolicyError::OtherClock { leg: 0 });
     let boxed = Policy::builder().limit(mixed().boxed()).build();
     assert_eq!(boxed.unwrap_err(), PolicyError::OtherClock { leg: 0 });

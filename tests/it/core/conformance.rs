@@ -254,7 +254,7 @@ mod available_here {
 fn leaky_bucket_conforms() {
     let bucket = |clock: &ManualClock| LeakyBucket::new(Quota::per_second(10)).on(clock);
     Suite::of_rate(1, Duration::from_millis(100), bucket)
-        .loosen(|bucket| bucket.set_slack(1, Inherit::Reset).unwrap())
+        .loosen(|bucket| bucket.set_quota(bucket.quota(), 1, Inherit::Reset).unwrap())
         .takes_turns()
         .never_fits(2)
         .check();
@@ -469,7 +469,7 @@ fn a_leg_that_is_not_waited_for_conforms() {
 
 #[test]
 fn the_adapters_conform() {
-    Suite::of_permits(3, |clock| -> Leg<Semaphore> { in_flight(clock).per_call() })
+    Suite::of_permits(3, |clock| -> Leg<Semaphore> { Leg::new(in_flight(clock)) })
         .takes_turns()
         .check();
     Suite::of_permits(3, |_| -> Leg<Semaphore> { Semaphore::new(30).per(TOKENS) })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
-use tollgate::policy::conditional::{Meter, Trigger};
+use tollgate::policy::conditional::{LoadMetric, Meter, Trigger};
 use tollgate::{
     Ask, Cost, Demand, Description, Legs, Limiter, LimiterExt, ManualClock, Outcome, Permit, Policy, Quota, Refusal,
     Semaphore, Settlement, TokenBucket,
@@ -231,13 +231,13 @@ fn a_waker_that_panics_leaves_no_load() {
     let gate = meter.watch(Arc::clone(&semaphore));
     let permit = gate.try_admit(1).unwrap();
     assert!(!beside_a_bad_waker(&semaphore, || drop(permit)));
-    assert_eq!((meter.in_flight(), semaphore.in_use()), (0, 0));
+    assert_eq!((meter.read(LoadMetric::Use), semaphore.in_use()), (0.0, 0));
     let permit = gate.try_admit(1).unwrap();
     assert!(
         !beside_a_bad_waker(&semaphore, || permit.forget()),
         "it wakes no waiter"
     );
-    assert_eq!(meter.in_flight(), 0);
+    assert_eq!(meter.read(LoadMetric::Use), 0.0);
 }
 
 #[test]

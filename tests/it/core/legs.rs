@@ -73,8 +73,8 @@ fn long_tickets_of_many_threads_give_all_back() {
 #[test]
 fn a_list_without_a_leg_admits_everything() {
     let none = Legs::new();
-    assert!(none.is_empty() && none.try_admit(u64::MAX).is_ok());
+    assert!(none.try_admit(u64::MAX).is_ok());
     let mut shown = 0;
     none.describe(&mut |_| shown += 1);
-    assert_eq!((none.len(), shown), (0, 0));
+    assert_eq!(shown, 0);
 }

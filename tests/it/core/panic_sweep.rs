@@ -785,7 +785,7 @@ fn policies_of_adapters() {
     policy(|shared| {
         let meter = Meter::new(&shared.clock, SECOND);
         let legs = shared.first.named("first");
-        let legs = legs.and(meter.watch(shared.rate().per_call()));
+        let legs = legs.and(meter.watch(shared.rate()));
         let legs = legs.and(shared.last.shadow()).and(shared.last.when(shared.load()));
         let legs = legs.and(Semaphore::new(0).when(shared.load()));
         let legs = legs.and(meter.watch(shared.permits())).and(shared.last);

@@ -97,7 +97,7 @@ fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
     );
     let policy = Policy::builder()
         .limit(both)
-        .limit(shared.clone().per_call())
+        .limit(shared.clone())
         .limit(found.named("found"))
         .build()
         .unwrap();

@@ -110,7 +110,7 @@ async fn an_admission_is_not_kept_while_the_slot_is_waited_for() {
     let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
     let bucket = Arc::new(TokenBucket::new(Quota::per_hour(1).burst(2)));
     let held = permits.acquire().await.unwrap();
-    let policy = Policy::new(Arc::clone(&bucket).per_call().and(Arc::clone(&permits).per_call()));
+    let policy = Policy::new(Arc::clone(&bucket).and(Arc::clone(&permits)));
     let first = fan_out(0..1, &slots).admit_by(policy).map(|_| async {});
     let first = tokio::spawn(first.map(Result::unwrap).count());
     settle().await;
@@ -164,8 +164,8 @@ async fn two_whose_policies_hold_the_slots_of_each_other_both_end() {
     let gate = Arc::new(Semaphore::new(2));
     let closed = gate.try_acquire_many(2).unwrap();
     let both = [0, 1].map(|me| {
-        let other = Arc::clone(&limits[1 - me]).per_call();
-        let policy = Policy::new(other.and(Arc::clone(&gate).per_call()));
+        let other = Arc::clone(&limits[1 - me]);
+        let policy = Policy::new(other.and(Arc::clone(&gate)));
         let results = fan_out(0..10, &limits[me]).admit_by(policy).map(|_| async {});
         tokio::spawn(results.map(Result::unwrap).count())
     });

@@ -172,12 +172,7 @@ fn limiters_say_when_they_are_as_new() {
     let bucket = || TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock);
     let boxed = bucket().named("a").and(Semaphore::new(1).per(BYTES)).boxed();
     let policy = Policy::builder()
-        .limit(
-            SlidingWindow::new(1, Duration::from_millis(640))
-                .unwrap()
-                .on(&clock)
-                .per_call(),
-        )
+        .limit(SlidingWindow::new(1, Duration::from_millis(640)).unwrap().on(&clock))
         .limit(Shared::new(bucket()))
         .on(&clock)
         .build()

@@ -66,7 +66,11 @@ fn a_link_is_true_whatever_b_is_made_of() {
         let before = clock.elapsed();
         drop(clock.run(gate.admit(100)).unwrap());
         assert_eq!(clock.elapsed() - before, retry, "{name}");
-        assert!(meter.rate() <= 2.0, "{name}: {}", meter.rate());
+        assert!(
+            meter.read(LoadMetric::Rate) <= 2.0,
+            "{name}: {}",
+            meter.read(LoadMetric::Rate)
+        );
         assert!(!applies.is_exceeded(), "{name}");
     }
 }
@@ -83,7 +87,7 @@ fn a_latency_trigger_sees_faster_work() {
     let (first, second) = (work.try_admit(1).unwrap(), work.try_admit(1).unwrap());
     clock.advance(Duration::from_millis(150));
     drop(first);
-    assert_eq!(meter.latency(), Duration::from_millis(150));
+    assert_eq!(meter.read(LoadMetric::Latency), 0.15);
     assert!(gate.try_admit(1).is_err());
     let mut waiting = Box::pin(gate.admit(1));
     let mut poll = || {
@@ -122,15 +126,23 @@ fn metered_units_are_counted_once() {
     let held = gate.try_admit(2).unwrap();
     gate.try_admit(1).unwrap().cancel();
     assert!(gate.try_admit(2).is_err());
-    assert_eq!((meter.rate(), meter.refusals(), meter.in_flight()), (2.0, 1.0, 2));
+    let read = |metrics: [LoadMetric; 3]| metrics.map(|metric| meter.read(metric));
+    let all = [LoadMetric::Rate, LoadMetric::Refusals, LoadMetric::Use];
+    assert_eq!(read(all), [2.0, 1.0, 2.0]);
     clock.advance(Duration::from_millis(20));
     drop(held);
-    assert_eq!((meter.latency(), meter.in_flight()), (Duration::from_millis(20), 0));
+    assert_eq!(
+        (meter.read(LoadMetric::Latency), meter.read(LoadMetric::Use)),
+        (0.02, 0.0)
+    );
     clock.advance(SECOND);
-    assert_eq!((meter.rate(), meter.latency()), (0.0, Duration::ZERO));
+    assert_eq!(
+        (meter.read(LoadMetric::Rate), meter.read(LoadMetric::Latency)),
+        (0.0, 0.0)
+    );
     gate.try_admit(1).unwrap().forget();
-    assert_eq!(meter.in_flight(), 0);
-    assert_eq!((meter.rate(), meter.over()), (1.0, SECOND));
+    assert_eq!(meter.read(LoadMetric::Use), 0.0);
+    assert_eq!((meter.read(LoadMetric::Rate), meter.over()), (1.0, SECOND));
 }
 
 /// Given a policy whose first leg applies while the second admits more than half a request per second, when a caller asks, then it does
@@ -146,7 +158,7 @@ fn a_request_does_not_count_at_the_legs_before_the_metered_one() {
     assert!(gate.try_admit(1).is_err());
     clock.run(gate.admit(1)).unwrap().finish(Outcome::Success);
     assert_eq!(clock.elapsed(), SECOND);
-    assert_eq!(meter.rate(), 1.0);
+    assert_eq!(meter.read(LoadMetric::Rate), 1.0);
 }
 
 /// Limiters in a keyed map that are metered, linked or on trial are as new when their contents are.

@@ -5,8 +5,8 @@ use super::{settle, take};
 use std::time::Duration;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, RateTicket,
-    SlidingLog, SlidingWindow, TokenBucket, Wait, Warmup,
+    Ask, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, SlidingLog,
+    SlidingWindow, TokenBucket, Wait, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ fn a_reset_leaky_bucket_gives_back_nothing_of_before() {
     // Six in it. Reset leaves it empty: what the old one gives back later does not count twice.
     let bucket = leaky(&clock, 9);
     let old = take(&bucket, &clock, 6);
-    bucket.set_slack(9, Inherit::Reset).unwrap();
+    bucket.set_quota(bucket.quota(), 9, Inherit::Reset).unwrap();
     bucket.try_acquire(5).unwrap();
     bucket.cancel(old);
     assert_eq!(bucket.available(), 5);
@@ -234,7 +234,7 @@ fn a_warm_up_undoes_once() {
     fresh.try_acquire(1).unwrap();
     fresh.cancel(held);
     assert_eq!(fresh.time_until(1), Some(Duration::from_millis(1_375)));
-    let _: RateTicket = old;
+    let _: (u64, u64) = old;
 }
 
 fn warmup_of(clock: &ManualClock) -> Warmup {
@@ -443,7 +443,7 @@ fn a_lowered_leaky_bucket_refunds_the_remainder() {
     bucket.try_acquire(2).unwrap();
     let held = take(&bucket, &clock, 4);
     // The four that are there stay.
-    bucket.set_slack(5, Inherit::AsIs).unwrap();
+    bucket.set_quota(bucket.quota(), 5, Inherit::AsIs).unwrap();
     bucket.try_acquire(3).unwrap();
     assert_eq!(bucket.available(), 1);
     bucket.cancel(held);
@@ -504,15 +504,15 @@ fn nothing_is_ready_now_also_in_debt() {
     says(&warmup, &clock);
 }
 
-/// An undercharge from before a sliding window changed its length counts from then on: no more than that.
+/// An undercharge from before a sliding window changed its limit counts from then on: no more than that.
 #[test]
 fn a_sliding_window_charges_the_difference_after_a_change() {
     let clock = ManualClock::new();
     let window = SlidingWindow::new(10, SECOND * 64).unwrap().on(&clock);
     let mut ticket = take(&window, &clock, 2);
-    window.set_length(SECOND * 32).unwrap();
+    window.set_limit(10, Inherit::Proportional);
     settle(&window, &mut ticket, 5);
     assert_eq!(window.available(), 5);
-    clock.advance(SECOND * 33);
+    clock.advance(SECOND * 65);
     assert_eq!(window.available(), 10);
 }

@@ -3,7 +3,7 @@
 use crate::rate::alike::{INHERITED, starts};
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{Inherit, LeakyBucket, LimiterExt, ManualClock, Quota, RateError, Reason};
+use tollgate::{Inherit, LeakyBucket, LimiterExt, ManualClock, Quota, QuotaError, Reason};
 
 const TENTH: Duration = Duration::from_millis(100);
 
@@ -39,9 +39,11 @@ fn a_changed_slack_follows_its_inherit_rule() {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 9);
         bucket.try_acquire(taken).unwrap();
-        bucket.set_slack(limit - 1, rule).unwrap();
+        bucket.set_quota(bucket.quota(), limit - 1, rule).unwrap();
         assert_eq!(bucket.available(), after, "{taken} taken, {rule:?}, limit {limit}");
-        bucket.set_quota(Quota::per_second(5), Inherit::AsIs).unwrap();
+        bucket
+            .set_quota(Quota::per_second(5), limit - 1, Inherit::AsIs)
+            .unwrap();
         bucket.try_acquire(after).unwrap();
         assert_eq!(bucket.time_until(1), Some(TENTH * 2), "the new rate");
     }
@@ -74,8 +76,7 @@ fn a_reservation_across_a_change_refunds_its_own_charge() {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 9);
         let held = bucket.try_admit(4).unwrap();
-        bucket.set_quota(Quota::per_second(1), rule).unwrap();
-        bucket.set_slack(9, rule).unwrap();
+        bucket.set_quota(Quota::per_second(1), 9, rule).unwrap();
         bucket.try_acquire(6).unwrap();
         let before = bucket.available();
         held.cancel();
@@ -96,7 +97,7 @@ fn zero_and_unlimited_have_names() {
     stopped.force_acquire(1);
     clock.advance(Duration::from_secs(86_400 * 365));
     assert_eq!(stopped.time_until_full(), None);
-    stopped.set_quota(Quota::per_second(10), Inherit::AsIs).unwrap();
+    stopped.set_quota(Quota::per_second(10), 0, Inherit::AsIs).unwrap();
     let owed = stopped.try_acquire(1).unwrap_err().retry_after();
     assert_eq!(owed, Some(TENTH * 2), "the debt stays");
 
@@ -106,14 +107,14 @@ fn zero_and_unlimited_have_names() {
     }
     let held = open.try_admit(5).unwrap();
     assert_eq!((open.available(), open.debt()), (u64::MAX, 0));
-    open.set_quota(Quota::per_second(10), Inherit::AsIs).unwrap();
+    open.set_quota(Quota::per_second(10), 0, Inherit::AsIs).unwrap();
     open.try_acquire(1).unwrap();
     held.cancel();
     assert_eq!(open.available(), 0, "what was not counted is not given back");
     // Its contents when it was opened are gone when it is limited again.
     open.force_acquire(9);
-    open.set_quota(Quota::unlimited(), Inherit::AsIs).unwrap();
-    open.set_quota(Quota::per_second(10), Inherit::AsIs).unwrap();
+    open.set_quota(Quota::unlimited(), 0, Inherit::AsIs).unwrap();
+    open.set_quota(Quota::per_second(10), 0, Inherit::AsIs).unwrap();
     assert_eq!((open.available(), open.debt()), (1, 0));
 }
 
@@ -129,15 +130,19 @@ fn bad_slacks_are_refused_and_change_nothing() {
         (Quota::new(1, Duration::from_secs(365 * 86_400)).unwrap(), 600),
     ] {
         let error = LeakyBucket::new(quota).on(&clock).slack(given).unwrap_err();
-        assert_eq!(error, RateError::Slack { given });
+        let given = given.saturating_add(1);
+        assert_eq!(error, QuotaError::Burst { given });
         assert!(error.to_string().contains(&given.to_string()));
     }
     let bucket = bucket(&clock, 600);
     bucket.try_acquire(601).unwrap();
     let slow = Quota::new(1, Duration::from_secs(365 * 86_400)).unwrap();
-    assert!(bucket.set_quota(slow, Inherit::Reset).is_err());
-    assert!(bucket.set_slack(u64::MAX, Inherit::Reset).is_err());
-    assert_eq!((bucket.quota(), bucket.available()), (Quota::per_second(10), 0));
+    assert!(bucket.set_quota(slow, 600, Inherit::Reset).is_err());
+    assert!(bucket.set_quota(slow, u64::MAX, Inherit::Reset).is_err());
+    assert_eq!(
+        (bucket.quota(), bucket.available()),
+        (Quota::per_second(10).burst(601), 0)
+    );
 }
 
 /// Extreme rates, weights and instants: no panic, and the answer of 128-bit arithmetic.

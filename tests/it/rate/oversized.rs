@@ -58,7 +58,7 @@ fn more_than_ever_fits_is_refused_for_good() {
     checks!(TokenBucket::new(by_interval(10)).on(&clock), |it| it
         .set_quota(by_interval(5), keeps));
     checks!(LeakyBucket::new(rate(20)).slack(9).unwrap().on(&clock), |it| it
-        .set_slack(4, keeps)
+        .set_quota(rate(20), 4, keeps)
         .unwrap());
     checks!(Warmup::new(rate(10), SECOND).unwrap().on(&clock), |it| it
         .set_quota(rate(5), keeps)

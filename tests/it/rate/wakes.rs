@@ -1,4 +1,4 @@
-//! What wakes another waiter: a share that goes, a unit that is given back, a window that is shortened.
+//! What wakes another waiter: a share that goes, a unit that is given back.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tollgate::keyed::FairBudget;
-use tollgate::{FixedWindow, LeakyBucket, LimiterExt, ManualClock, Policy, Quota, SlidingLog};
+use tollgate::{LeakyBucket, LimiterExt, ManualClock, Policy, Quota};
 
 #[derive(Default)]
 struct Wakes(AtomicUsize);
@@ -55,31 +55,4 @@ fn a_unit_that_is_given_back_wakes_the_waiter() {
     reservation.cancel();
     assert!(wakes.0.load(Ordering::SeqCst) > 0, "there is room now");
     assert!(waits.as_mut().poll(&mut cx).is_ready());
-}
-
-/// A window of a minute becomes one of a second: the waiter is due then, before the instant that it waits for.
-macro_rules! shortened_windows {
-    ($($name:ident: $window:ident,)*) => {$(
-        #[test]
-        fn $name() {
-            let clock = ManualClock::new();
-            let window = Arc::new($window::new(1, Duration::from_secs(60)).unwrap().on(&clock));
-            let policy = Policy::new(Arc::clone(&window));
-            policy.try_admit(1).unwrap().forget();
-            let wakes = Arc::<Wakes>::default();
-            let waker = Waker::from(Arc::clone(&wakes));
-            let mut cx = Context::from_waker(&waker);
-            let mut waits = pin!(policy.admit(1));
-            assert!(waits.as_mut().poll(&mut cx).is_pending());
-            window.set_length(Duration::from_secs(1)).unwrap();
-            clock.advance(Duration::from_secs(1));
-            assert!(wakes.0.load(Ordering::SeqCst) > 0, "the window has ended");
-            assert!(waits.as_mut().poll(&mut cx).is_ready());
-        }
-    )*};
-}
-
-shortened_windows! {
-    a_shortened_fixed_window_wakes_the_waiter_at_its_new_end: FixedWindow,
-    a_shortened_log_wakes_the_waiter_at_its_new_end: SlidingLog,
 }

@@ -189,7 +189,7 @@ fn zero_and_unlimited_have_names() {
 fn bad_numbers_are_refused_and_change_nothing() {
     let quota = Quota::per_second(2);
     for given in [Duration::ZERO, SECOND * 365 * 86_400 + NANO, Duration::MAX] {
-        assert_eq!(Warmup::new(quota, given).unwrap_err(), RateError::Period { given });
+        assert_eq!(Warmup::new(quota, given).unwrap_err(), RateError::Length { given });
     }
     for given in [0, 101, u32::MAX] {
         let error = Warmup::new(quota, SECOND).unwrap().cold_factor(given).unwrap_err();

@@ -1,7 +1,7 @@
 //! The sliding window: strict in every span, late by at most a segment.
 
 use std::time::Duration;
-use tollgate::{Ask, Inherit, LimiterExt, ManualClock, Reason, SlidingWindow, WindowError};
+use tollgate::{Ask, Inherit, LimiterExt, ManualClock, RateError, Reason, SlidingWindow};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -85,10 +85,10 @@ fn a_changed_limit_counts_earlier_admissions() {
 #[test]
 fn bad_numbers_are_refused_by_name() {
     for given in [Duration::ZERO, Duration::MAX] {
-        assert_eq!(SlidingWindow::new(1, given).unwrap_err(), WindowError::Length { given });
+        assert_eq!(SlidingWindow::new(1, given).unwrap_err(), RateError::Length { given });
     }
     for given in [0, SlidingWindow::MAX_SEGMENTS + 1] {
         let window = SlidingWindow::new(1, SECOND).unwrap();
-        assert_eq!(window.segments(given).unwrap_err(), WindowError::Segments { given });
+        assert_eq!(window.segments(given).unwrap_err(), RateError::Segments { given });
     }
 }

@@ -27,10 +27,10 @@ fn window() -> SlidingWindow {
 
 fn legs() -> impl Limiter<Ticket = impl tollgate::Ticket> {
     (
-        bucket().per_call(),
+        bucket().named("calls"),
         bucket().per(TOKENS),
-        window().per_call(),
-        Semaphore::new(64).per_call(),
+        window().named("window"),
+        Semaphore::new(64).named("slots"),
     )
 }
 

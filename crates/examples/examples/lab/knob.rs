@@ -52,11 +52,8 @@ impl Knob {
         let units = units.max(1);
         let most = match Number::of(&spec.kind)? {
             // As much as there is in all, at one instant.
-            Number::Limit(limit) => match &spec.kind {
-                LegKind::SlidingLog(log) => log.entries.map_or(units, |entries| units.min(entries as u64)),
-                _ if limit == u64::MAX => return None,
-                _ => units,
-            },
+            Number::Limit(u64::MAX) => return None,
+            Number::Limit(_) => units,
             Number::Quota(quota) => {
                 if quota.is_unlimited() || quota.is_zero() {
                     return None;

@@ -101,9 +101,9 @@ kinds! {
     /// ```
     /// # use tollgate_config::{LegKind, SlidingLogSpec};
     /// # use std::time::Duration;
-    /// let kind = LegKind::from(SlidingLogSpec { limit: 10, window: Duration::from_secs(60), entries: Some(5) });
+    /// let kind = LegKind::from(SlidingLogSpec { limit: 10, window: Duration::from_secs(60) });
     /// assert_eq!(kind.name(), "sliding-log");
-    /// assert_ne!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
+    /// assert_eq!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
     /// ```
     #[non_exhaustive]
     pub enum LegKind {

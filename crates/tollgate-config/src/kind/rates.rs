@@ -60,13 +60,8 @@ impl Kind for LeakyBucketSpec {
     is_full!();
 
     fn put_in_force(&self, bucket: &LeakyBucket, inherit: Inherit) {
-        // Both numbers fit together, but one of them may not fit the old one of the other: then it comes second. What the rule gives,
-        // the last step gives.
-        if bucket.set_quota(self.quota, Inherit::AsIs).is_err() {
-            let _ = bucket.set_slack(self.slack, Inherit::AsIs);
-            let _ = bucket.set_quota(self.quota, Inherit::AsIs);
-        }
-        let _ = bucket.set_slack(self.slack, inherit);
+        // Numbers that have been checked are not refused; refused ones would leave the old in force.
+        let _ = bucket.set_quota(self.quota, self.slack, inherit);
     }
 }
 

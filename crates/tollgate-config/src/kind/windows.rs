@@ -9,20 +9,16 @@ use std::time::Duration;
 use tollgate::{CalendarPeriod, CalendarWindow};
 use tollgate::{FixedWindow, Inherit, SlidingLog, SlidingWindow};
 
-/// Writes how a window of a length is changed.
-macro_rules! set_window {
+/// Writes how the limit of a window is changed.
+macro_rules! set_limit {
     () => {
         fn put_in_force(&self, window: &Self::Limiter, inherit: Inherit) {
-            // Numbers that have been checked are not refused; refused ones would leave the old in force.
-            if self.window != window.length() {
-                let _ = window.set_length(self.window);
-            }
             window.set_limit(self.limit, inherit);
         }
     };
 }
 
-/// A [`FixedWindow`].
+/// A [`FixedWindow`]. The length cannot be changed in place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FixedWindowSpec {
@@ -44,15 +40,15 @@ impl Kind for FixedWindowSpec {
         Ok(window.on(around.clock))
     }
 
-    fn fits(&self, _: &Self) -> bool {
-        true
+    fn fits(&self, before: &Self) -> bool {
+        self.window == before.window
     }
 
-    set_window!();
+    set_limit!();
     is_full!();
 }
 
-/// A [`SlidingWindow`]. The number of segments cannot be changed in place.
+/// A [`SlidingWindow`]. The length and the number of segments cannot be changed in place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlidingWindowSpec {
@@ -87,14 +83,14 @@ impl Kind for SlidingWindowSpec {
     }
 
     fn fits(&self, before: &Self) -> bool {
-        self.segments == before.segments
+        (self.window, self.segments) == (before.window, before.segments)
     }
 
-    set_window!();
+    set_limit!();
     is_full!();
 }
 
-/// A [`SlidingLog`]. The number of entries cannot be changed in place.
+/// A [`SlidingLog`]. The length cannot be changed in place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlidingLogSpec {
@@ -106,9 +102,6 @@ pub struct SlidingLogSpec {
     #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub window: Duration,
-    /// The most entries that are kept; as many as the limit without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entries: Option<usize>,
 }
 
 impl Kind for SlidingLogSpec {
@@ -116,18 +109,14 @@ impl Kind for SlidingLogSpec {
 
     fn build(&self, around: &Around<'_>) -> Result<SlidingLog, SpecError> {
         let log = SlidingLog::new(self.limit, self.window).map_err(fault("window"))?;
-        let log = match self.entries {
-            Some(entries) => log.max_entries(entries).map_err(fault("entries"))?,
-            None => log,
-        };
         Ok(log.on(around.clock))
     }
 
     fn fits(&self, before: &Self) -> bool {
-        self.entries == before.entries
+        self.window == before.window
     }
 
-    set_window!();
+    set_limit!();
     is_full!();
 }
 
@@ -169,11 +158,8 @@ impl Kind for CalendarWindowSpec {
         self.period == before.period && self.time_zone.eq_ignore_ascii_case(&before.time_zone)
     }
 
+    set_limit!();
     is_full!();
-
-    fn put_in_force(&self, window: &CalendarWindow, inherit: Inherit) {
-        window.set_limit(self.limit, inherit);
-    }
 }
 
 impl LegKind {
@@ -195,8 +181,7 @@ impl LegKind {
 
     /// A sliding log.
     pub fn sliding_log(limit: u64, window: Duration) -> Self {
-        let entries = None;
-        SlidingLogSpec { limit, window, entries }.into()
+        SlidingLogSpec { limit, window }.into()
     }
 
     /// A window of a calendar in UTC.

@@ -1,6 +1,6 @@
 //! A version of a policy that has been built, of limiters that are kept and new ones.
 
-use super::load::{InUse, Link, Linked, Measure, can_be_in_use};
+use super::load::{InUse, Link, Measure, can_be_in_use};
 use super::unit::{AnyUnit, Trial, Wrapped};
 use crate::kind::{Around, LegKind};
 use crate::spec::{LegSpec, PolicySpec, SpecError, When, check_legs};
@@ -143,7 +143,7 @@ impl Built {
             let wrapped = Wrapped {
                 spec: &leg.spec,
                 meters: &leg.meters,
-                when: leg.link.as_ref().map(|link| Linked(Arc::clone(&link.trigger))),
+                when: leg.link.as_ref().map(|link| link.trigger.clone()),
             };
             leg.trial = leg.unit.add_to(&mut legs, wrapped);
         }

@@ -4,11 +4,10 @@ use super::unit::AnyUnit;
 use crate::spec::When;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use tollgate::policy::conditional::{Condition, Load, LoadMetric, Meter, Trigger};
-use tollgate::policy::explain::MeasuredLoad;
+use tollgate::policy::conditional::{Load, LoadMetric, Meter, Trigger};
 use tollgate::status::State;
 use tollgate::sync::{Watch, Watchers};
-use tollgate::{Clock, Demand, Instant, Wait};
+use tollgate::{Clock, Instant};
 
 /// The units of a leg that requests hold which all legs have admitted. What an attempt takes, and gives back since a later leg refuses,
 /// is no use.
@@ -162,7 +161,7 @@ impl Load for LegLoad {
 pub(super) struct Link {
     when: When,
     unit: Arc<dyn AnyUnit>,
-    pub(super) trigger: Arc<Trigger>,
+    pub(super) trigger: Trigger,
 }
 
 impl Link {
@@ -192,28 +191,7 @@ impl Link {
         Arc::new(Self {
             when: when.clone(),
             unit: Arc::clone(unit),
-            trigger: Arc::new(trigger),
+            trigger,
         })
-    }
-}
-
-/// A trigger that several lists of legs have.
-pub(super) struct Linked(pub(super) Arc<Trigger>);
-
-impl Condition for Linked {
-    fn applies(&self, demand: &Demand<'_>) -> bool {
-        self.0.applies(demand)
-    }
-    fn may_end(&self) -> bool {
-        self.0.may_end()
-    }
-    fn ends(&self, demand: &Demand<'_>) -> Option<Wait> {
-        self.0.ends(demand)
-    }
-    fn watch(&self, watcher: &Weak<dyn Watch>) {
-        Condition::watch(&*self.0, watcher);
-    }
-    fn measured(&self, demand: &Demand<'_>) -> Option<MeasuredLoad> {
-        self.0.measured(demand)
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn build_policy(
 /// | has another kind, cost, or number that cannot be changed in place | starts fresh: it is another leg |
 /// | is gone | serves the permits that it has admitted, until they end |
 ///
-/// Numbers that cannot be changed in place: `segments`, `entries`, the `period` and `cold_factor` of a warm-up, `period` and `time_zone` of
+/// Numbers that cannot be changed in place: the `window` and `segments` of a window, the `period` and `cold_factor` of a warm-up, `period` and `time_zone` of
 /// a calendar window, `of` and `class` of a partition, all numbers of breakers, of adaptive limits and of kinds of your own. A condition
 /// keeps its knowledge of the load. For microseconds, a new number may stand beside the list of the version before.
 pub trait Reload {

@@ -1,12 +1,11 @@
 //! A limiter that lasts from version to version.
 
-use super::load::Linked;
 use crate::kind::{Around, Kind, LegKind};
 use crate::spec::tagged::Variant;
 use crate::spec::{LegSpec, SpecError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use tollgate::policy::conditional::Meter;
+use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::{Leg, ShadowStats};
 use tollgate::status::State;
 use tollgate::sync::{Place, Watch};
@@ -113,7 +112,7 @@ pub(crate) struct Wrapped<'a> {
     pub(super) spec: &'a LegSpec,
     /// Those who measure it.
     pub(super) meters: &'a [Arc<Meter>],
-    pub(super) when: Option<Linked>,
+    pub(super) when: Option<Trigger>,
 }
 
 impl Wrapped<'_> {
@@ -138,8 +137,6 @@ impl Wrapped<'_> {
         let mut leg = Leg::new(limiter).named(&spec.name);
         if let Some(cost) = &spec.per {
             leg = leg.per(Cost::interned(cost));
-        } else {
-            leg = leg.per_call();
         }
         if spec.at_once {
             leg = leg.at_once();

@@ -164,7 +164,7 @@ fn every_kind_can_be_written_and_built() {
         #[cfg(feature = "calendar")]
         "kind = 'calendar-window'\nlimit = 10\nperiod = 'day'\ntime_zone = 'Asia/Kathmandu'",
         "kind = 'sliding-window'\nlimit = 'unlimited'\nwindow = '1m'",
-        "kind = 'sliding-log'\nlimit = 10\nwindow = '1m'\nentries = 100",
+        "kind = 'sliding-log'\nlimit = 10\nwindow = '1m'",
         "kind = 'semaphore'\nlimit = 3",
         #[cfg(feature = "resilience")]
         "kind = 'breaker'\ntime_window = '1m'\nfailure_rate = 0.25\nslow_after = '2s'\nslow_rate = 1\nopen_for = '5s'\nprobes = 3",
