@@ -63,12 +63,6 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
         Permit { ticket, limiter }
     }
 
-    /// The ticket, for a limiter around this one whose permit takes its place.
-    #[inline]
-    pub(crate) fn into_ticket(mut self) -> Option<T> {
-        self.ticket.take()
-    }
-
     /// This permit as one of `outer`, a limiter around the one that admitted: for a limiter of your own that records admissions which
     /// others made. `ticket` makes the ticket of `outer`, which holds the given one. The work then ends at `outer`.
     ///

@@ -98,10 +98,4 @@ impl Rate<Bucket> {
         self.meter.set_quota(quota, inherit, &self.clock);
         self.notify_changed();
     }
-
-    /// The same for the quota that a new bucket for the same purpose would have: it is as new again once it is full.
-    pub(crate) fn unset_quota(&self, quota: Quota, inherit: Inherit) {
-        self.meter.unset_quota(quota, inherit, &self.clock);
-        self.notify_changed();
-    }
 }
