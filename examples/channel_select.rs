@@ -12,7 +12,7 @@ use clap::builder::RangedU64ValueParser;
 use crossbeam_channel::{Receiver, bounded, select};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use tollgate::{ChannelLimitError, ChannelSemaphore, ChannelToken};
+use tollgate::{ChannelSemaphore, ChannelToken};
 
 /// Waits for a permit or for shutdown, and asserts that no permit is lost on the way.
 #[derive(Parser)]
@@ -43,8 +43,8 @@ fn is_over(shutdown: &Receiver<()>) -> bool {
 }
 
 /// Shutdown and permits are both there: whichever branch was taken, no permit is.
-fn the_losing_branch_gives_its_token_back(limit: usize) -> Result<(), ChannelLimitError> {
-    let semaphore = ChannelSemaphore::new(limit)?;
+fn the_losing_branch_gives_its_token_back(limit: usize) {
+    let semaphore = ChannelSemaphore::new(limit);
     let (running, shutdown) = bounded::<()>(0);
     let permit = permit_or_shutdown(semaphore.receiver(), &shutdown);
     assert!(permit.is_some(), "the program runs, and a permit is free");
@@ -55,13 +55,12 @@ fn the_losing_branch_gives_its_token_back(limit: usize) -> Result<(), ChannelLim
         assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, limit));
     }
     println!("1000 times both were there: shutdown won, and all {limit} permits are free");
-    Ok(())
 }
 
 /// Workers take permits until shutdown. By then the limit is zero, so that callers are blocked in the select when
 /// it comes.
-fn workers_stop_and_nothing_is_held(args: &Args) -> Result<(), ChannelLimitError> {
-    let semaphore = ChannelSemaphore::new(args.limit)?;
+fn workers_stop_and_nothing_is_held(args: &Args) {
+    let semaphore = ChannelSemaphore::new(args.limit);
     let (running, shutdown) = bounded::<()>(0);
     let (at_once, peak, jobs) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -81,7 +80,7 @@ fn workers_stop_and_nothing_is_held(args: &Args) -> Result<(), ChannelLimitError
             thread::yield_now();
         }
         // From now on no permit is granted: callers are blocked until shutdown ends their select.
-        semaphore.set_limit(0).expect("zero is a limit");
+        semaphore.set_limit(0);
         drop(running);
     });
     let (peak, jobs) = (peak.into_inner(), jobs.into_inner());
@@ -91,11 +90,10 @@ fn workers_stop_and_nothing_is_held(args: &Args) -> Result<(), ChannelLimitError
         "{} workers did {jobs} jobs, at most {peak} at once, and stopped",
         args.workers
     );
-    Ok(())
 }
 
-fn main() -> Result<(), ChannelLimitError> {
+fn main() {
     let args = Args::parse();
-    the_losing_branch_gives_its_token_back(args.limit)?;
-    workers_stop_and_nothing_is_held(&args)
+    the_losing_branch_gives_its_token_back(args.limit);
+    workers_stop_and_nothing_is_held(&args);
 }

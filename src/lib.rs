@@ -51,7 +51,6 @@
 //! | a budget per hour, day, week or month of a time zone | `CalendarWindow` | `calendar` |
 //! | start slowly, and warm up | [`Warmup`] | |
 //! | let a rate find itself from refusals | `Adaptive` of the crate `tollgate-resilience` over a [`TokenBucket`] | |
-//! | admit by a rate in a few nanoseconds | [`Clock::coarse`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //!
 //! # Policies
@@ -121,7 +120,6 @@
 //! | `pool` | no | worker pools whose slots are permits |
 //! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
-//! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
 //! | `calendar` | no | `CalendarWindow`, and with it jiff 1 and 200 kB of time zones |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `tracing` | no | tasks of pools in the span of their submitter, and with it tracing 0.1 |
@@ -135,8 +133,6 @@
 mod rng;
 
 mod blocking;
-#[doc(hidden)]
-pub mod bridge;
 mod core;
 #[cfg(feature = "fan-out")]
 #[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
@@ -154,9 +150,6 @@ pub mod rate;
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
 pub mod semaphore;
-#[cfg(feature = "stats")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
-pub mod stats;
 pub mod sync;
 pub mod time;
 
@@ -192,10 +185,6 @@ pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBuc
 pub use rate::{CalendarPeriod, CalendarWindow, TimeZoneError};
 #[doc(inline)]
 pub use rate::{FixedWindow, LeakyBucket, RateError, SlidingLog, Warmup};
-#[cfg(feature = "stats")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
-#[doc(inline)]
-pub use semaphore::SemaphoreStats;
 #[doc(inline)]
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, SemaphoreTicket,
@@ -204,13 +193,9 @@ pub use semaphore::{
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
 #[doc(inline)]
-pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
-#[cfg(feature = "stats")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+pub use semaphore::{ChannelSemaphore, ChannelToken};
 #[doc(inline)]
-pub use stats::Durations;
-#[doc(inline)]
-pub use time::{Clock, ClockError, ClockReading, Instant, ManualClock};
+pub use time::{Clock, ClockReading, Instant, ManualClock};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -138,8 +138,8 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
     let upgrade = async {
         let half = (trace[trace.len() - 1].at - trace[0].at) / 2;
         Sleep::until(&clock, clock.after(Instant::ZERO, Duration::from_nanos(half))).await;
-        let set = requests.set_quota(&TRIAL, Quota::per_minute(600).burst(100), Inherit::AsIs);
-        set.expect("there is room for every tenant");
+        let trial = requests.entry(&TRIAL).expect("there is room for every tenant");
+        trial.set_quota(Quota::per_minute(600).burst(100), Inherit::AsIs);
     };
     let replay = replay(&clock, trace, |tenant, ask| {
         let policy = tenants.get(&tenant).map_err(Refusal::from);

@@ -27,7 +27,6 @@ pub(crate) enum Op {
         quota: usize,
         rule: Inherit,
     },
-    UnsetQuota(u8, Inherit),
     Advance(u64),
 }
 
@@ -45,12 +44,11 @@ impl Op {
             14 => Self::Weaken(a.into()),
             15 => Self::Remove(key),
             16 => Self::Evict,
-            17..19 => Self::SetQuota {
+            17..20 => Self::SetQuota {
                 key,
                 quota: usize::from(b % 3),
                 rule,
             },
-            19 => Self::UnsetQuota(key, rule),
             _ => Self::Advance(u64::from(u16::from_le_bytes([a, b])) % 4_000),
         }
     }
@@ -163,20 +161,16 @@ impl Pair {
                 self.twins.retain(|key, _| !may_go.contains(key));
             }
             Op::SetQuota { key, quota, rule } => {
-                let changed = self.map.set_quota(&key, quotas()[quota], rule);
+                let changed = self
+                    .map
+                    .entry(&key)
+                    .map(|bucket| bucket.set_quota(quotas()[quota], rule));
                 assert_eq!(changed.is_ok(), self.ask(key));
                 if let Some(twin) = self.twins.get(&key) {
                     if twin.quota() != quotas()[quota] {
                         self.changed.insert(key);
                     }
                     twin.set_quota(quotas()[quota], rule);
-                }
-            }
-            Op::UnsetQuota(key, rule) => {
-                self.map.unset_quota(&key, rule);
-                if let Some(twin) = self.twins.get(&key) {
-                    self.changed.remove(&key);
-                    twin.set_quota(quotas()[0], rule);
                 }
             }
             Op::Advance(millis) => self.clock.advance(Duration::from_millis(millis)),
@@ -220,9 +214,9 @@ pub(crate) fn run(max: usize, overflow: bool, siphash: bool, ops: Vec<Op>) {
         pair.compare();
     }
     pair.held.clear();
-    // With time each key may go that has its quota again.
-    for key in 0..KEYS {
-        pair.step(Op::UnsetQuota(key, Inherit::AsIs));
+    // With time each key may go that has not another quota.
+    for key in pair.changed.clone() {
+        pair.step(Op::Remove(key));
     }
     pair.clock.advance(Duration::from_secs(1_000));
     pair.step(Op::Evict);

@@ -21,8 +21,7 @@ pub(crate) enum Op {
     SetLimit(usize),
     AddPermits(usize),
     ForgetPermits(usize),
-    WatchIdle,
-    WatchPaid,
+    Watch,
     Unwatch(usize),
     Close,
 }
@@ -42,8 +41,7 @@ impl Op {
             44..47 => Self::SetLimit(at % 7),
             47 => Self::AddPermits(at % 3),
             48 => Self::ForgetPermits(at % 3),
-            49 => Self::WatchIdle,
-            50 => Self::WatchPaid,
+            49 | 50 => Self::Watch,
             51 => Self::Unwatch(at),
             // Rarely: few operations follow it.
             _ if a < 26 => Self::Close,
@@ -55,25 +53,17 @@ impl Op {
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     permits: usize,
-    #[cfg_attr(not(feature = "stats"), allow(dead_code, reason = "only counted with the feature"))]
-    counts: bool,
 }
 
 impl Kind {
     pub(crate) fn decode([_, _, _, rest]: [u8; 4]) -> Self {
         Self {
-            counts: rest & 2 > 0,
             permits: usize::from(rest / 4 % 5),
         }
     }
 
     fn build(&self) -> Semaphore {
-        let semaphore = Semaphore::new(self.permits);
-        #[cfg(feature = "stats")]
-        if self.counts {
-            return semaphore.with_stats(&tollgate::Clock::real());
-        }
-        semaphore
+        Semaphore::new(self.permits)
     }
 }
 
@@ -281,8 +271,8 @@ struct Pair<'a> {
     reference: Reference,
     waiting: Vec<Task<'a, Acquired<'a>>>,
     held: Vec<SemaphorePermit<'a>>,
-    /// The watchers, with what for, and whether it has come.
-    watching: Vec<(Task<'a, ()>, bool, bool)>,
+    /// The watchers, and whether no permit was held since.
+    watching: Vec<(Task<'a, ()>, bool)>,
 }
 
 fn nth<T>(list: &[T], at: usize) -> Option<usize> {
@@ -357,8 +347,7 @@ impl<'a> Pair<'a> {
                 let gone = self.semaphore.forget_permits(n) as i64;
                 assert_eq!(gone, self.reference.forget_permits(n as i64));
             }
-            Op::WatchIdle => self.watch(id, true),
-            Op::WatchPaid => self.watch(id, false),
+            Op::Watch => self.watch(id),
             Op::Unwatch(at) => {
                 if let Some(at) = nth(&self.watching, at) {
                     self.watching.remove(at);
@@ -404,23 +393,12 @@ impl<'a> Pair<'a> {
         }
     }
 
-    fn watch(&mut self, id: usize, idle: bool) {
-        let mut task: Task<'a, ()> = if idle {
-            Task::new(id, 0, self.semaphore.until_idle())
-        } else {
-            Task::new(id, 0, self.semaphore.until_paid())
-        };
-        let come = self.has_come(idle);
+    fn watch(&mut self, id: usize) {
+        let mut task: Task<'a, ()> = Task::new(id, 0, self.semaphore.until_idle());
+        let come = self.reference.held == 0;
         assert_eq!(task.poll().is_ready(), come);
         if !come {
-            self.watching.push((task, idle, false));
-        }
-    }
-
-    fn has_come(&self, idle: bool) -> bool {
-        match idle {
-            true => self.reference.held == 0,
-            false => self.reference.free() >= 0,
+            self.watching.push((task, false));
         }
     }
 
@@ -440,10 +418,8 @@ impl<'a> Pair<'a> {
             let due = reference.head() == Some(task.id) && task.n <= reference.free();
             assert!(task.woken() || !(ended || due), "{} sleeps on", task.id);
         }
-        for at in 0..self.watching.len() {
-            let come = self.has_come(self.watching[at].1);
-            let (task, _, told) = &mut self.watching[at];
-            *told |= come;
+        for (task, told) in &mut self.watching {
+            *told |= reference.held == 0;
             assert!(task.woken() == *told, "{} watches", task.id);
         }
     }

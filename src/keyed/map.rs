@@ -5,7 +5,6 @@ use super::shards::{self, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::core::limiter::Limiter;
 use crate::core::refusal::{Reason, Refusal, Wait};
-use crate::rate::{Inherit, Quota, TokenBucket};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use std::borrow::Borrow;
 use std::fmt;
@@ -42,8 +41,8 @@ use std::sync::Arc;
 /// [`KeysFull`], or it shares one limiter with other such keys: [`overflow`](Self::overflow).
 ///
 /// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although an entry further on is as new; a
-/// map of up to 32 entries is searched in full. A limiter whose `describe` never says that it is as new is never evicted: `Governed`, for
-/// example. A `ChannelSemaphore` is evicted only if its receiver was never requested.
+/// map of up to 32 entries is searched in full. A limiter whose `describe` never says that it is as new is never evicted: `Governed` and
+/// `ChannelSemaphore`, for example.
 ///
 /// | limiter | is as new when |
 /// |---|---|
@@ -58,8 +57,8 @@ use std::sync::Arc;
 ///
 /// # Overrides
 /// The closure that makes a limiter sees the key, and may give each key its own quota. At run time, change the limiter
-/// that [`entry`](Self::entry) returns: an entry whose settings have changed is not as new, and stays. For buckets
-/// there are [`set_quota`](Keyed::set_quota) and [`unset_quota`](Keyed::unset_quota).
+/// that [`entry`](Self::entry) returns: an entry whose settings have changed is not as new, and stays, until it is
+/// [removed](Self::remove).
 ///
 /// # Memory
 /// At most [`max_bytes`](Self::max_bytes), plus the heap memory of keys and limiters themselves. That is
@@ -253,10 +252,10 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     /// let for_all = clock.clone();
     /// let tenants = Keyed::new(100, move |_: &String| TokenBucket::new(Quota::per_second(2)).on(&for_all)).siphash();
     /// assert!(tenants.peek("acme").is_none(), "it was not asked for yet");
-    /// tenants.set_quota("acme", Quota::per_second(50), Inherit::Reset)?;
+    /// tenants.entry("acme")?.set_quota(Quota::per_second(50), Inherit::Reset);
     /// assert_eq!(tenants.peek("acme").map(|bucket| bucket.available()), Some(50));
-    /// tenants.unset_quota("acme", Inherit::Reset);
-    /// assert_eq!(tenants.remove("acme").map(|bucket| bucket.available()), Some(2));
+    /// tenants.remove("acme");
+    /// assert_eq!(tenants.get("acme")?.available(), 2);
     ///
     /// let few = Keyed::new(1, |_: &u8| Semaphore::new(1)).overflow(Semaphore::new(5));
     /// let _held = few.get(&1)?.try_admit_owned(1);
@@ -407,33 +406,6 @@ fn evict_if_as_new<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate:
     // A statement of its own: the removed entry is dropped without the lock.
     let gone = take_untouched(&mut shard.lock(), hash, candidate);
     gone.is_some()
-}
-
-impl<K: Hash + Eq> Keyed<K, TokenBucket> {
-    /// Gives `key` a quota of its own, from now on and until it is [unset](Self::unset_quota). Its entry is not evicted
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// [`KeysFull`] when the key is new and there is no room; nothing has changed then.
-    pub fn set_quota<Q>(&self, key: &Q, quota: Quota, inherit: Inherit) -> Result<(), KeysFull>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        self.entry(key).map(|bucket| bucket.set_quota(quota, inherit))
-    }
-
-    /// Gives `key` the quota of the map's closure again. Nothing changes if the closure fails.
-    pub fn unset_quota<Q>(&self, key: &Q, inherit: Inherit)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let Some(bucket) = self.peek(key) else { return };
-        if let Ok(made) = (self.make)(&key.to_owned()) {
-            bucket.unset_quota(made.quota(), inherit);
-        }
-    }
 }
 
 impl<K, L> fmt::Debug for Keyed<K, L> {

@@ -8,7 +8,7 @@ use crate::core::permit::Permit;
 use std::time::Duration;
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// A second queue in front of the same limiter, unbounded in length: for the few callers that shall not wait behind all
+    /// A second queue in front of the same limiter, of any length unless it is [bounded](Policy::set_max_queue): for the few callers that shall not wait behind all
     /// others, such as those that return at the instant of a `WaitingRoom` of the crate `tollgate-http`.
     ///
     /// The limits hold for both together, and so does each change of the limiter, be it by a new version of a policy that is
@@ -42,15 +42,10 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
     pub fn bypass_queue(&self, max_wait: Duration) -> Policy<Bypass<L>> {
-        self.bounded_bypass_queue(max_wait, usize::MAX)
-    }
-
-    /// A [`bypass_queue`](Self::bypass_queue) of at most `max_queue` waiters.
-    pub fn bounded_bypass_queue(&self, max_wait: Duration, max_queue: usize) -> Policy<Bypass<L>> {
         let clock = self.clock().clone();
         let settings = Settings {
             max_wait: Some(clock.ticks_of(max_wait)),
-            max_queue,
+            max_queue: usize::MAX,
             order: Order::Fifo,
             eviction: Eviction::Never,
             ..self.core().settings.clone()

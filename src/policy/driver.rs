@@ -6,16 +6,16 @@
 use super::QUEUE;
 use super::order::{Eviction, Order};
 use super::queue::{End, Key, Queue, Waiter};
-use super::timer::{Driven, Timer};
+use super::timer::Timer;
 use super::waits::Waits;
 use crate::core::ask::{Ask, Demand, Role, Waiting};
 use crate::core::limiter::Limiter;
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::unwind::Rest;
+use crate::sync::unwind::{Finally, both, drop_quietly};
 use crate::sync::wait_queue::{Place, Watch, Watchers, new_age};
-use crate::sync::wake::{before_wakes, drop_quietly, wake};
+use crate::sync::wake::{before_wakes, wake};
 use crate::time::{Clock, ClockReading, Instant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -42,13 +42,13 @@ pub(super) struct Core<L: Limiter + 'static> {
     pub(super) clock: Clock,
     pub(super) settings: Settings,
     // In ticks, `u64::MAX` for none, and waiters at most: they may change. Relaxed: each stands for itself.
-    max_wait: AtomicU64,
-    max_queue: AtomicUsize,
+    pub(super) max_wait: AtomicU64,
+    pub(super) max_queue: AtomicUsize,
     // The number of waiters, and `CLOSED`. Written under the lock of the queue; read without it as a hint.
     state: AtomicUsize,
     queue: Mutex<Queue<L::Ticket>>,
-    place: Place,
-    timer: Timer,
+    pub(super) place: Place,
+    pub(super) timer: Timer,
     // The latest instant that a paused clock of a runtime has shown.
     ahead: AtomicU64,
     pub(super) waits: Waits,
@@ -68,13 +68,6 @@ const LATE: usize = 1 << (usize::BITS - 2);
 /// A head that looked ready and was refused is asked again so often, and then after [`PAUSE`].
 const TRIES: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// What the legs say to the head.
-enum Attempt<T> {
-    Admitted(T, Instant),
-    /// With the refusal of all legs, and what it waits for where it has joined.
-    Refused(Refusal, Wait),
-}
 
 /// What to do after a step.
 enum Step {
@@ -108,7 +101,7 @@ impl<L: Limiter + 'static> Core<L> {
             state: AtomicUsize::new(0),
             queue: Mutex::new(Queue::new(settings.order.clone())),
             place: Place::new(Waker::from(Arc::new(Drives(Weak::clone(this))))),
-            timer: Timer::new(),
+            timer: Timer::default(),
             ahead: AtomicU64::new(0),
             waits: Waits::new(),
             emptied: Mutex::new(Vec::new()),
@@ -121,17 +114,17 @@ impl<L: Limiter + 'static> Core<L> {
         core
     }
 
-    fn max_wait(&self) -> Option<u64> {
-        Some(self.max_wait.load(Ordering::Relaxed)).filter(|&ticks| ticks < u64::MAX)
+    /// The instant of its clock, or the latest that a paused clock of a runtime has come to.
+    pub(super) fn now(&self) -> Instant {
+        // Relaxed: the thread that has moved it drives after that.
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        self.clock.now().max(Instant::from_ticks(ahead))
     }
 
-    pub(super) fn set_max_wait(&self, max_wait: Option<Duration>) {
-        let ticks = max_wait.map_or(u64::MAX, |max_wait| self.clock.ticks_of(max_wait));
-        self.max_wait.store(ticks, Ordering::Relaxed);
-    }
-
-    pub(super) fn set_max_queue(&self, max_queue: usize) {
-        self.max_queue.store(max_queue, Ordering::Relaxed);
+    /// The clock of a runtime has come to `at`. One that a test has paused runs ahead of the real one.
+    #[cfg(feature = "tokio")]
+    pub(super) fn has_come_to(&self, at: Instant) {
+        self.ahead.fetch_max(at.ticks(), Ordering::Relaxed);
     }
 
     /// True when a newcomer may be admitted on the spot, as of now.
@@ -184,7 +177,7 @@ impl<L: Limiter + 'static> Core<L> {
 
     fn drive_alone(&self) {
         // Each call of users' code is caught by itself. Should something else panic, the next that drives goes on.
-        let end = Rest::new(|| self.queue.lock().driving = false);
+        let end = Finally::new(|| self.queue.lock().driving = false);
         loop {
             self.queue.lock().again = false;
             let until = loop {
@@ -212,7 +205,7 @@ impl<L: Limiter + 'static> Core<L> {
         let waits = ended.is_ok();
         match ended {
             Ok(waker) => waker.into_iter().for_each(wake),
-            Err(End::Admitted(ticket)) => crate::sync::wake::quietly(|| self.limiter.cancel(ticket)),
+            Err(End::Admitted(ticket)) => crate::sync::unwind::quietly(|| self.limiter.cancel(ticket)),
             Err(End::Panicked(panic)) => drop_quietly(panic),
             Err(_) => {}
         }
@@ -245,19 +238,18 @@ impl<L: Limiter + 'static> Core<L> {
         let attempt = catch_unwind(AssertUnwindSafe(|| self.attempt(&ask, as_of, now)));
         self.waits.asked(self.clock.between(now, self.now()));
         let end = match attempt {
-            Ok(Attempt::Refused(refusal, stuck)) => match self.in_vain(refusal, now, deadline) {
+            Ok(Err((refusal, stuck))) => match self.in_vain(refusal, now, deadline) {
                 Some(refusal) => End::Refused(refusal),
                 None => {
                     self.caught_up();
-                    let at = if let Wait::Until { at, .. } = stuck {
-                        Some(at)
-                    } else {
-                        None
-                    };
-                    return Step::Sleep(at.into_iter().chain(self.place.keeps_until()).min());
+                    let mut until = self.place.keeps_until();
+                    if let Wait::Until { at, .. } = stuck {
+                        until = Some(until.map_or(at, |until| until.min(at)));
+                    }
+                    return Step::Sleep(until);
                 }
             },
-            Ok(Attempt::Admitted(ticket, at)) => {
+            Ok(Ok((ticket, at))) => {
                 self.queue.lock().as_of = at;
                 self.waits.waited(self.clock.between(arrived, now));
                 End::Admitted(ticket)
@@ -290,8 +282,9 @@ impl<L: Limiter + 'static> Core<L> {
         late.then(|| refusal.with_reason(Reason::TimedOut))
     }
 
-    /// Looks, and takes when all legs are ready: as of the instant at which they were.
-    fn attempt(&self, ask: &Ask, mut as_of: Instant, now: Instant) -> Attempt<L::Ticket> {
+    /// Looks, and takes when all legs are ready: as of the instant at which they were. Otherwise the refusal of all legs, and what the head
+    /// waits for where it has joined.
+    fn attempt(&self, ask: &Ask, mut as_of: Instant, now: Instant) -> Result<(L::Ticket, Instant), (Refusal, Wait)> {
         let none = Ask::many(0);
         let waiting = |role| Waiting {
             ahead: &none,
@@ -322,14 +315,14 @@ impl<L: Limiter + 'static> Core<L> {
                 continue;
             }
             match looked {
-                Err(refusal) if refusal.wait() == Wait::Never => return Attempt::Refused(refusal, Wait::Never),
+                Err(refusal) if refusal.wait() == Wait::Never => return Err((refusal, Wait::Never)),
                 Err(refusal) => match stuck.unwrap_or(refusal.wait()) {
                     Wait::Until { at, .. } if at <= now => as_of = at.max(as_of.after_ticks(1)).min(now),
-                    stuck => return Attempt::Refused(refusal, stuck),
+                    stuck => return Err((refusal, stuck)),
                 },
                 Ok(()) => match self.limiter.try_reserve(&demand) {
-                    Ok(ticket) => return Attempt::Admitted(ticket, as_of),
-                    Err(refusal) if refusal.wait() == Wait::Never => return Attempt::Refused(refusal, Wait::Never),
+                    Ok(ticket) => return Ok((ticket, as_of)),
+                    Err(refusal) if refusal.wait() == Wait::Never => return Err((refusal, Wait::Never)),
                     // Another caller was faster.
                     Err(_) => as_of = now,
                 },
@@ -337,13 +330,13 @@ impl<L: Limiter + 'static> Core<L> {
         }
         // It looked ready each time, and was not: later.
         let soon = Wait::until(&self.clock, now, self.clock.after(now, PAUSE));
-        Attempt::Refused(Refusal::new(Reason::Saturated, QUEUE, soon), soon)
+        Err((Refusal::new(Reason::Saturated, QUEUE, soon), soon))
     }
 
     /// Gives up all places in the queues of waiters of the legs.
     fn leave_legs(&self) {
         if self.place.age().is_some() {
-            crate::sync::wake::quietly(|| self.limiter.leave(&self.place));
+            crate::sync::unwind::quietly(|| self.limiter.leave(&self.place));
             self.place.end();
         }
     }
@@ -415,7 +408,8 @@ impl<L: Limiter + 'static> Core<L> {
         };
         // The work that follows is to end in time as well.
         let patience = patience.map(|patience| self.clock.ticks_of(patience).saturating_sub(self.settings.work));
-        let patience = patience.into_iter().chain(self.max_wait()).min();
+        let most = Some(self.max_wait.load(Ordering::Relaxed)).filter(|&ticks| ticks < u64::MAX);
+        let patience = patience.into_iter().chain(most).min();
         let deadline = patience.map(|ticks| now.after_ticks(ticks));
         let judged = self.judge(ask, &ahead, now);
         if let Some(refusal) = judged.err().and_then(|refusal| self.in_vain(refusal, now, deadline)) {
@@ -566,7 +560,7 @@ impl<L: Limiter + 'static> Core<L> {
         drop_quietly(waiter);
         match end {
             // In the drop of a future, which may itself run during a panic.
-            Some(End::Admitted(ticket)) => drop(crate::sync::unwind::ask(|| self.limiter.cancel(ticket))),
+            Some(End::Admitted(ticket)) => both(|| self.limiter.cancel(ticket), || ()),
             Some(End::Panicked(panic)) => drop_quietly(panic),
             _ => {}
         }
@@ -609,8 +603,10 @@ impl<L: Limiter + 'static> Core<L> {
 
     /// Ends all waits; returns the number of those that it has ended.
     pub(super) fn refuse_all(&self) -> usize {
-        let keys = self.queue.lock().keys();
-        let ended = keys.iter().filter(|&&key| self.end(key, End::Refused(closed())));
+        let waiters = self.queue.lock().in_order();
+        let ended = waiters
+            .iter()
+            .filter(|&&(key, ..)| self.end(key, End::Refused(closed())));
         let ended = ended.count();
         self.drive();
         ended
@@ -643,32 +639,11 @@ impl<L: Limiter + 'static> Watch for Core<L> {
     }
 }
 
-impl<L: Limiter + 'static> Driven for Core<L> {
-    fn clock(&self) -> &Clock {
-        &self.clock
-    }
-    fn now(&self) -> Instant {
-        // Relaxed: the thread that has moved it drives after that.
-        self.clock
-            .now()
-            .max(Instant::from_ticks(self.ahead.load(Ordering::Relaxed)))
-    }
-    fn timer(&self) -> &Timer {
-        &self.timer
-    }
-    fn waker(&self) -> &Waker {
-        self.place.waker()
-    }
-    fn runs_ahead(&self, at: Instant) {
-        self.ahead.fetch_max(at.ticks(), Ordering::Relaxed);
-    }
-}
-
 /// The queue of a dropped policy holds no place in the queues of its legs.
 impl<L: Limiter + 'static> Drop for Core<L> {
     fn drop(&mut self) {
         if self.place.age().is_some() {
-            crate::sync::wake::quietly(|| self.limiter.leave(&self.place));
+            crate::sync::unwind::quietly(|| self.limiter.leave(&self.place));
         }
     }
 }

@@ -3,16 +3,15 @@
 use super::partitions::{ShareRule, Shares};
 use crate::laws::holds;
 
-/// In any order of takes and returns no limit is exceeded, and each rule keeps its word: a class always finds its guaranteed part, lends what
-/// it does not use or not, and is not let in above its level.
+/// In any order of takes and returns no limit is exceeded, and each rule keeps its word: a class always finds its guaranteed part, and is not
+/// let in above its level. Lent parts are levels of the whole limit.
 #[test]
 fn parts_are_kept_lent_and_levelled() {
     holds([2, 3], |inputs| {
-        let rule = inputs.one_of(&[ShareRule::Kept, ShareRule::Lent, ShareRule::Level]);
+        let rule = inputs.one_of(&[ShareRule::Kept, ShareRule::Level]);
         let thirds = [[300_000, 400_000, 300_000], [500_000, 0, 250_000]];
         let parts = match rule {
-            // Each may take all.
-            ShareRule::Lent => [1_000_000; 3],
+            ShareRule::Level if inputs.below(2) == 0 => [1_000_000; 3],
             ShareRule::Kept | ShareRule::Level => inputs.one_of(&thirds),
         };
         let limit = inputs.number(1 << 40, 0) + inputs.one_of(&[0, 4, 10]);
@@ -36,7 +35,6 @@ fn parts_are_kept_lent_and_levelled() {
                 assert_eq!(shares.part(class), part(class));
                 let others = (0..3).filter(|&other| other != class);
                 let expected = match rule {
-                    ShareRule::Lent => n <= free,
                     ShareRule::Level => {
                         held.iter().sum::<u64>() <= part(class) && n <= part(class) - held.iter().sum::<u64>()
                     }
@@ -51,7 +49,6 @@ fn parts_are_kept_lent_and_levelled() {
                 };
                 assert_eq!(fits, expected);
                 let alone = match rule {
-                    ShareRule::Lent => limit,
                     ShareRule::Level => part(class),
                     ShareRule::Kept => limit - others.map(part).sum::<u64>(),
                 };
@@ -68,7 +65,6 @@ fn parts_are_kept_lent_and_levelled() {
                 for waits in 0..3 {
                     let passes = shares.passes(class, 1, waits);
                     let expected = match rule {
-                        ShareRule::Lent => false,
                         ShareRule::Level => parts[class] > parts[waits],
                         ShareRule::Kept => waits != class && held[class] < part(class),
                     };
@@ -91,7 +87,7 @@ fn parts_are_kept_lent_and_levelled() {
 #[test]
 fn parts_are_whole_millionths_of_what_was_given() {
     holds([1, 1], |inputs| {
-        let rule = inputs.one_of(&[ShareRule::Kept, ShareRule::Lent, ShareRule::Level]);
+        let rule = inputs.one_of(&[ShareRule::Kept, ShareRule::Level]);
         let classes = inputs.one_of(&[0, 1, 2, 256, 257]);
         let one = inputs.number(1_000_000, 0) + inputs.one_of(&[0, 1, 300_001, 500_000, 999_999, 1_000_000]);
         let all: Vec<f64> = (0..classes)
@@ -104,14 +100,7 @@ fn parts_are_whole_millionths_of_what_was_given() {
             Ok(parts) => {
                 assert!(is_allowed, "{one} of {classes}");
                 let given = |class| if class < 2 { one } else { 0 };
-                let given = (0..classes).map(|class| {
-                    if rule == ShareRule::Lent {
-                        1_000_000
-                    } else {
-                        given(class)
-                    }
-                });
-                assert!(parts.iter().copied().eq(given), "{parts:?}");
+                assert!(parts.iter().copied().eq((0..classes).map(given)), "{parts:?}");
             }
             Err(_) => assert!(!is_allowed, "{one} of {classes}"),
         }

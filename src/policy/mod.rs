@@ -10,7 +10,7 @@
 //! | [`FirstOf`] | several limiters of which one admits: the first that does |
 //! | [`Partitions`] | one limit shared by classes: by guaranteed parts, lent parts, or levels of priority |
 //! | [`conditional`] | loads on which a leg depends |
-//! | [`explain`] | decisions explained leg by leg, and the best order of the legs |
+//! | [`explain`] | decisions explained leg by leg |
 //!
 //! Policies in files, and their reload, are in the crate `tollgate-config`.
 

@@ -182,7 +182,7 @@ impl Partitions {
     /// # Ok::<(), tollgate::policy::PartitionsError>(())
     /// ```
     pub fn lent(limit: usize, classes: usize) -> Result<Self, PartitionsError> {
-        Self::build(limit, &vec![0.0; classes.min(257)], ShareRule::Lent)
+        Self::levels(limit, &vec![1.0; classes.min(257)])
     }
 
     /// Each class is admitted while all together hold less than its part (0 to 1) of the limit: 1 for the most
@@ -233,7 +233,7 @@ impl Partitions {
     }
 
     /// Changes the parts at once: one for each class, as they were given at first. Held permits stay held: nothing is admitted
-    /// before it fits. Lent classes have no parts of their own: nothing changes.
+    /// before it fits. Lent classes have parts of 1.
     ///
     /// # Errors
     /// [`PartitionsError`], and nothing is changed: there are more or fewer parts than classes, a part is not 0 to 1, or guaranteed parts are
@@ -438,8 +438,6 @@ pub(super) enum ShareRule {
     /// The free permits within its part of the limit, whichever classes hold the others: as load rises, classes with
     /// small parts are refused first.
     Level,
-    /// As levels that are all the limit.
-    Lent,
 }
 
 impl ShareRule {
@@ -458,11 +456,7 @@ impl ShareRule {
                 return Err(PartitionsError::Part { class, given });
             }
         }
-        let millionths = |part: &f64| match self {
-            Self::Lent => MILLION as u64,
-            Self::Kept | Self::Level => (part * 1e6 + 1e-6) as u64,
-        };
-        Ok(parts.iter().map(millionths).collect())
+        Ok(parts.iter().map(|part| (part * 1e6 + 1e-6) as u64).collect())
     }
 }
 
@@ -512,7 +506,7 @@ impl Shares {
     /// How many more fit for `class`; `None` while more are held than may be.
     pub(super) fn room(&self, class: usize) -> Option<u64> {
         match self.rule {
-            ShareRule::Level | ShareRule::Lent => self.part(class).checked_sub(self.total),
+            ShareRule::Level => self.part(class).checked_sub(self.total),
             ShareRule::Kept => {
                 let kept = self.kept(class, |other| self.held(other));
                 self.limit.checked_sub(self.total.saturating_add(kept))
@@ -523,7 +517,7 @@ impl Shares {
     /// How many of `class` fit with nothing held.
     pub(super) fn most(&self, class: usize) -> u64 {
         match self.rule {
-            ShareRule::Level | ShareRule::Lent => self.part(class),
+            ShareRule::Level => self.part(class),
             ShareRule::Kept => self.limit.saturating_sub(self.kept(class, |_| 0)),
         }
     }
@@ -532,7 +526,7 @@ impl Shares {
     /// have, or has a higher level.
     pub(super) fn passes(&self, class: usize, n: u64, waits: usize) -> bool {
         match self.rule {
-            ShareRule::Level | ShareRule::Lent => self.parts[class] > self.parts[waits],
+            ShareRule::Level => self.parts[class] > self.parts[waits],
             ShareRule::Kept => class != waits && self.held[class].saturating_add(n) <= self.part(class),
         }
     }

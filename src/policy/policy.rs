@@ -13,7 +13,9 @@ use crate::core::refusal::{Reason, Refusal};
 use crate::core::status::{Description, State};
 use crate::sync::wait_queue::Watch;
 use crate::time::Clock;
+use std::borrow::Borrow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::atomic::{Ordering, fence};
@@ -148,12 +150,13 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
     pub fn set_max_wait(&self, max_wait: Option<Duration>) {
-        self.0.set_max_wait(max_wait);
+        let ticks = max_wait.map_or(u64::MAX, |max_wait| self.clock().ticks_of(max_wait));
+        self.0.max_wait.store(ticks, Ordering::Relaxed);
     }
 
     /// Changes the number of waiters at most. More of them wait on where there are more.
     pub fn set_max_queue(&self, max_queue: usize) {
-        self.0.set_max_queue(max_queue);
+        self.0.max_queue.store(max_queue, Ordering::Relaxed);
     }
 
     /// Admits when the turn comes.
@@ -368,34 +371,14 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     delegate!(self => self.0.limiter; cancel settle finish leave);
 }
 
-/// A handle of a policy that is a limiter itself, and whose permits it has.
-trait Handle: Limiter + Clone {
-    type Inner: Limiter<Ticket = Self::Ticket> + 'static;
-
-    fn core(&self) -> &Core<Self::Inner>;
-}
-
-impl<L: Limiter + 'static> Handle for &Policy<L> {
-    type Inner = L;
-    fn core(&self) -> &Core<L> {
-        &self.0
-    }
-}
-
-impl<L: Limiter + 'static> Handle for Policy<L> {
-    type Inner = L;
-    fn core(&self) -> &Core<L> {
-        &self.0
-    }
-}
-
-/// One wait. Dropping it leaves the queue and loses nothing.
+/// One wait, by a reference to the policy or by a handle. Dropping it leaves the queue and loses nothing.
 #[must_use = "futures do nothing unless polled"]
-struct Admit<H: Handle> {
+struct Admit<L: Limiter + 'static, H: Borrow<Policy<L>>> {
     policy: H,
     ask: Ask,
     patience: Option<Duration>,
     wait: Stage,
+    of: PhantomData<fn() -> L>,
 }
 
 /// How far a wait is.
@@ -406,25 +389,26 @@ enum Stage {
     Ended,
 }
 
-impl<H: Handle> Admit<H> {
+impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone> Admit<L, H> {
     #[inline(always)]
     fn new(policy: H, ask: Ask, patience: Option<Duration>) -> Self {
-        let wait = Stage::New;
         Self {
             policy,
             ask,
             patience,
-            wait,
+            wait: Stage::New,
+            of: PhantomData,
         }
     }
 
     #[cold]
     #[inline(never)]
     fn wait(&mut self, waker: &Waker) -> Poll<Result<Permit<H>, Refusal>> {
-        let newest_first = self.policy.core().newest_first() && self.policy.core().waiting() > 0;
+        let core = &self.policy.borrow().0;
+        let newest_first = core.newest_first() && core.waiting() > 0;
         if let (Stage::New, true) = (&self.wait, newest_first) {
             // On the spot where that is possible: then none is evicted for it.
-            if let Ok(ticket) = self.policy.core().try_as_head(&self.ask) {
+            if let Ok(ticket) = core.try_as_head(&self.ask) {
                 self.wait = Stage::Ended;
                 return Poll::Ready(Ok(Permit::new(self.policy.clone(), ticket)));
             }
@@ -432,7 +416,7 @@ impl<H: Handle> Admit<H> {
         let arrival = match self.wait {
             Stage::Queued(arrival) => arrival,
             Stage::Ended => panic!("a future is not polled after its end"),
-            Stage::New => match self.policy.core().join(&self.ask, self.patience) {
+            Stage::New => match core.join(&self.ask, self.patience) {
                 Ok(arrival) => {
                     self.wait = Stage::Queued(arrival);
                     arrival
@@ -443,11 +427,10 @@ impl<H: Handle> Admit<H> {
                 }
             },
         };
-        let Some(end) = self.policy.core().look(arrival, &self.ask, waker) else {
+        let Some(end) = core.look(arrival, &self.ask, waker) else {
             return Poll::Pending;
         };
         self.wait = Stage::Ended;
-        let core = self.policy.core();
         Poll::Ready(match end {
             End::Admitted(ticket) => Ok(Permit::new(self.policy.clone(), ticket)),
             End::Refused(refusal) => Err(refusal),
@@ -458,15 +441,15 @@ impl<H: Handle> Admit<H> {
     }
 }
 
-impl<H: Handle + Unpin> Future for Admit<H> {
+impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone + Unpin> Future for Admit<L, H> {
     type Output = Result<Permit<H>, Refusal>;
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let is_new = matches!(this.wait, Stage::New);
-        if is_new && this.policy.core().is_idle() {
-            match this.policy.core().limiter.try_admit(this.ask) {
+        let core = &this.policy.borrow().0;
+        if matches!(this.wait, Stage::New) && core.is_idle() {
+            match core.limiter.try_admit(this.ask) {
                 Ok(permit) => {
                     this.wait = Stage::Ended;
                     return Poll::Ready(Ok(permit.owned_by(this.policy.clone())));
@@ -482,10 +465,10 @@ impl<H: Handle + Unpin> Future for Admit<H> {
     }
 }
 
-impl<H: Handle> Drop for Admit<H> {
+impl<L: Limiter, H: Borrow<Policy<L>>> Drop for Admit<L, H> {
     fn drop(&mut self) {
         if let Stage::Queued(arrival) = self.wait {
-            self.policy.core().leave(arrival, &self.ask);
+            self.policy.borrow().0.leave(arrival, &self.ask);
         }
     }
 }

@@ -153,9 +153,4 @@ impl<T> Queue<T> {
             _ => self.waiters.iter().map(view).collect(),
         }
     }
-
-    /// The keys of all waiters.
-    pub(super) fn keys(&self) -> Vec<Key> {
-        self.waiters.keys().copied().collect()
-    }
 }

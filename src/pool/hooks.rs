@@ -1,7 +1,7 @@
 //! Calls user code that may panic: wakers, drops, and the pool's hooks.
 
-pub(crate) use crate::sync::wake::drop_quietly;
-pub(super) use crate::sync::wake::{forget_panic, quietly};
+pub(crate) use crate::sync::unwind::drop_quietly;
+pub(super) use crate::sync::unwind::{forget_panic, quietly};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;

@@ -107,10 +107,4 @@ impl Rate<Bucket<false>> {
     pub fn set_quota(&self, quota: Quota, inherit: Inherit) {
         self.change(quota, inherit);
     }
-
-    /// The same for the quota that a new bucket for the same purpose would have: it is as new again once it is full.
-    pub(crate) fn unset_quota(&self, quota: Quota, inherit: Inherit) {
-        self.meter.unset_quota(quota, inherit, &self.clock);
-        self.notify_changed();
-    }
 }

@@ -70,7 +70,7 @@ impl RemoteBuilder {
         }
     }
 
-    /// The clock that measures leases here; the real one unless set. It must not be a coarse one.
+    /// The clock that measures leases here; the real one unless set.
     pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self

@@ -1,45 +1,28 @@
 //! The methods that callers acquire by: those of `tokio::sync::Semaphore`, with the same names and meaning, their timed siblings, and
 //! the permits.
 
-use super::acquire::{Acquire, AcquireOwned, AcquireUntil};
+use super::acquire::{Acquire, try_acquire};
 use super::atomic::Semaphore;
 use super::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 use super::limiter::SemaphoreTicket;
+use crate::core::limiter::Limiter;
 use crate::core::permit::Permit;
 use crate::time::{Clock, Instant};
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 impl Semaphore {
-    #[inline]
-    pub(super) fn held(&self, n: usize) -> SemaphorePermit<'_> {
-        Permit::new(self, SemaphoreTicket::new(n))
-    }
-
-    #[inline]
-    pub(super) fn held_owned(self: Arc<Self>, n: usize) -> OwnedSemaphorePermit {
-        Permit::new(self, SemaphoreTicket::new(n))
-    }
-
-    /// Takes `n` permits without a ticket, as [`try_acquire_many`](Self::try_acquire_many) does.
-    #[inline]
-    fn try_acquire_n(&self, n: usize) -> Result<(), TryAcquireError> {
-        if self.try_take(n as u64) || self.try_take_flagged(n as u64) {
-            return Ok(());
-        }
-        Err(match self.is_closed() {
-            true => TryAcquireError::Closed,
-            false => TryAcquireError::NoPermits,
-        })
-    }
-
     /// Takes one permit if it is free and nothing waits.
     ///
     /// # Errors
     /// `NoPermits`, or `Closed`.
     #[inline]
     pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
-        self.try_acquire_n(1).map(|()| self.held(1))
+        try_acquire(self, 1)
     }
 
     /// Takes `n` permits if all are free and nothing waits.
@@ -57,7 +40,7 @@ impl Semaphore {
     /// ```
     #[inline]
     pub fn try_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
-        self.try_acquire_n(n as usize).map(|()| self.held(n as usize))
+        try_acquire(self, n)
     }
 
     /// [`try_acquire`](Self::try_acquire) with a permit that owns its semaphore.
@@ -77,8 +60,7 @@ impl Semaphore {
     /// ```
     #[inline]
     pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        self.try_acquire_n(1)?;
-        Ok(self.held_owned(1))
+        try_acquire(self, 1)
     }
 
     /// [`try_acquire_many`](Self::try_acquire_many) with a permit that owns its semaphore.
@@ -87,8 +69,7 @@ impl Semaphore {
     /// `NoPermits`, or `Closed`.
     #[inline]
     pub fn try_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        self.try_acquire_n(n as usize)?;
-        Ok(self.held_owned(n as usize))
+        try_acquire(self, n)
     }
 
     /// Waits for one permit.
@@ -157,7 +138,7 @@ impl Semaphore {
     /// ```
     #[inline]
     pub fn acquire_owned(self: Arc<Self>) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
-        AcquireOwned::new(self, 1)
+        Acquire::new(self, 1)
     }
 
     /// [`acquire_many`](Self::acquire_many) with a permit that owns its semaphore.
@@ -172,7 +153,7 @@ impl Semaphore {
         self: Arc<Self>,
         n: u32,
     ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
-        AcquireOwned::new(self, n)
+        Acquire::new(self, n)
     }
 
     /// Parks this thread until it has one permit. Threads and futures wait in the same queue.
@@ -196,7 +177,7 @@ impl Semaphore {
     /// ```
     #[track_caller]
     pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
-        Acquire::new(self, 1).block()
+        self.blocking_acquire_many(1)
     }
 
     /// Parks this thread until it has `n` permits.
@@ -208,7 +189,7 @@ impl Semaphore {
     /// In an async context of tokio, as tokio's own do.
     #[track_caller]
     pub fn blocking_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
-        Acquire::new(self, n).block()
+        Acquire::new(self, n).block(None).map_err(|_| AcquireError(()))
     }
 
     /// [`blocking_acquire`](Self::blocking_acquire) with a permit that owns its semaphore.
@@ -232,8 +213,7 @@ impl Semaphore {
     /// In an async context of tokio, as tokio's own do.
     #[track_caller]
     pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let borrowed = Acquire::new(&self, n).block()?;
-        Ok(borrowed.owned_by(Arc::clone(&self)))
+        Acquire::new(self, n).block(None).map_err(|_| AcquireError(()))
     }
 
     /// Waits for one permit, for at most `patience` of real time, from the first poll on.
@@ -249,12 +229,12 @@ impl Semaphore {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::Semaphore;
+    /// # use tollgate::{AcquireTimeoutError, Semaphore};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let slots = Semaphore::new(2);
     /// let _held = slots.acquire_many_timeout(2, Duration::from_secs(1)).await;
     /// let late = slots.acquire_timeout(Duration::from_millis(1)).await;
-    /// assert!(late.is_err_and(|error| error.is_timed_out()));
+    /// assert!(late.is_err_and(|error| error == AcquireTimeoutError::TimedOut));
     /// # }
     /// ```
     pub async fn acquire_timeout(&self, patience: Duration) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
@@ -291,11 +271,11 @@ impl Semaphore {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::{ManualClock, Semaphore};
+    /// # use tollgate::{AcquireTimeoutError, ManualClock, Semaphore};
     /// let (clock, slots) = (ManualClock::new(), Semaphore::new(1));
     /// let deadline = clock.after(clock.now(), Duration::from_secs(5));
     /// let late = clock.run(slots.acquire_many_until(2, &clock, deadline));
-    /// assert!(late.is_err_and(|error| error.is_timed_out()));
+    /// assert!(late.is_err_and(|error| error == AcquireTimeoutError::TimedOut));
     /// assert_eq!(clock.elapsed(), Duration::from_secs(5));
     /// ```
     pub async fn acquire_many_until(
@@ -304,7 +284,16 @@ impl Semaphore {
         clock: &Clock,
         deadline: Instant,
     ) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
-        AcquireUntil::new(Acquire::new(self, n), clock, deadline).await
+        let (mut acquire, mut sleep) = (Acquire::new(self, n), None);
+        poll_fn(|cx| {
+            // Permits first: those that were handed over in time are taken even if the time is over by now.
+            if let Poll::Ready(acquired) = Pin::new(&mut acquire).poll(cx) {
+                return Poll::Ready(acquired.map_err(AcquireTimeoutError::from));
+            }
+            let sleep = sleep.get_or_insert_with(|| clock.sleep_until(deadline));
+            Pin::new(sleep).poll(cx).map(|()| Err(AcquireTimeoutError::TimedOut))
+        })
+        .await
     }
 
     /// Parks this thread until it has one permit, for at most `patience`.
@@ -317,11 +306,11 @@ impl Semaphore {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::Semaphore;
+    /// # use tollgate::{AcquireTimeoutError, Semaphore};
     /// let slots = Semaphore::new(1);
     /// let held = slots.blocking_acquire_timeout(Duration::from_secs(1))?;
     /// let late = slots.blocking_acquire_many_timeout(1, Duration::from_millis(1));
-    /// assert!(late.is_err_and(|error| error.is_timed_out()));
+    /// assert!(late.is_err_and(|error| error == AcquireTimeoutError::TimedOut));
     /// # drop(held);
     /// # Ok::<(), tollgate::AcquireTimeoutError>(())
     /// ```
@@ -343,7 +332,7 @@ impl Semaphore {
         n: u32,
         patience: Duration,
     ) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
-        Acquire::new(self, n).block_for(patience)
+        Acquire::new(self, n).block(Some(patience))
     }
 }
 
@@ -353,52 +342,46 @@ pub type SemaphorePermit<'a> = Permit<&'a Semaphore>;
 /// A permit that owns a handle of its [`Semaphore`].
 pub type OwnedSemaphorePermit = Permit<Arc<Semaphore>>;
 
-macro_rules! permits {
-    ($permit:ty $(, $life:lifetime)?) => {
-        impl$(<$life>)? $permit {
-            /// The number of permits that this holds.
-            #[inline]
-            pub fn num_permits(&self) -> usize {
-                self.ticket().map_or(0, |ticket| ticket.permits())
-            }
+/// Permits of a [`Semaphore`], by a reference or by a handle that owns it.
+impl<H: Limiter<Ticket = SemaphoreTicket> + Deref<Target = Semaphore> + Clone> Permit<H> {
+    /// The number of permits that this holds.
+    pub fn num_permits(&self) -> usize {
+        self.ticket().map_or(0, |ticket| ticket.permits())
+    }
 
-            /// Takes over the permits of `other`.
-            ///
-            /// # Panics
-            /// If `other` is of another semaphore.
-            #[track_caller]
-            pub fn merge(&mut self, mut other: Self) {
-                assert!(
-                    std::ptr::eq::<Semaphore>(&**self.limiter(), &**other.limiter()),
-                    "merging permits from different semaphore instances"
-                );
-                let taken = other.ticket_mut().take().map_or(0, |ticket| ticket.permits());
-                let held = self.num_permits();
-                *self.ticket_mut() = Some(SemaphoreTicket::new(held + taken));
-            }
+    /// Takes over the permits of `other`.
+    ///
+    /// # Panics
+    /// If `other` is of another semaphore.
+    #[track_caller]
+    pub fn merge(&mut self, mut other: Self) {
+        assert!(
+            std::ptr::eq::<Semaphore>(&**self.limiter(), &**other.limiter()),
+            "merging permits from different semaphore instances"
+        );
+        let taken = other.ticket_mut().take().map_or(0, |ticket| ticket.permits());
+        let held = self.num_permits();
+        *self.ticket_mut() = Some(SemaphoreTicket::new(held + taken));
+    }
 
-            /// Splits `n` permits off, or returns `None` when this holds fewer.
-            pub fn split(&mut self, n: usize) -> Option<Self> {
-                let left = self.num_permits().checked_sub(n)?;
-                *self.ticket_mut() = Some(SemaphoreTicket::new(left));
-                Some(Permit::new(self.limiter().clone(), SemaphoreTicket::new(n)))
-            }
-        }
-    };
-}
-permits!(Permit<&'a Semaphore>, 'a);
-permits!(Permit<Arc<Semaphore>>);
-
-impl<'a> Permit<&'a Semaphore> {
-    /// The semaphore of this permit.
-    pub fn semaphore(&self) -> &'a Semaphore {
-        self.limiter()
+    /// Splits `n` permits off, or returns `None` when this holds fewer.
+    pub fn split(&mut self, n: usize) -> Option<Self> {
+        let left = self.num_permits().checked_sub(n)?;
+        *self.ticket_mut() = Some(SemaphoreTicket::new(left));
+        Some(Permit::new(self.limiter().clone(), SemaphoreTicket::new(n)))
     }
 }
 
 impl Permit<Arc<Semaphore>> {
     /// The semaphore of this permit.
     pub fn semaphore(&self) -> &Arc<Semaphore> {
+        self.limiter()
+    }
+}
+
+impl<'a> Permit<&'a Semaphore> {
+    /// The semaphore of this permit.
+    pub fn semaphore(&self) -> &'a Semaphore {
         self.limiter()
     }
 }

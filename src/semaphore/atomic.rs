@@ -1,6 +1,6 @@
 //! The semaphore's state machine: one signed word, a limit beside it, and a queue behind a lock that only waiters touch.
 //!
-//! The word is `available`, minus [`QUEUED`] (the *flag*) while there is a waiter or a watcher, or the semaphore is closed or counts:
+//! The word is `available`, minus [`QUEUED`] (the *flag*) while there is a waiter or a watcher, or the semaphore is closed:
 //!
 //! | word | meaning |
 //! |---|---|
@@ -17,8 +17,9 @@ use crate::core::ask::{Demand, Role};
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::atomic::{AtomicI64, AtomicU8, Ordering};
 use crate::sync::shim::{Mutex, const_fn};
+use crate::sync::unwind::drop_quietly;
 use crate::sync::wait_queue::{Left, Place, WaitQueue, Waiters};
-use crate::sync::wake::{drop_quietly, wake};
+use crate::sync::wake::wake;
 use std::fmt;
 use std::task::{Poll, Waker};
 
@@ -32,8 +33,6 @@ pub(super) const LEG: &str = "semaphore";
 pub(super) mod kept {
     pub(in super::super) const CLOSED: u8 = 1;
     pub(in super::super) const WATCHED: u8 = 2;
-    #[cfg(feature = "stats")]
-    pub(in super::super) const COUNTS: u8 = 4;
 }
 
 /// Limits how many operations run at once. Weighted, strictly first come first served, resizable at any moment.
@@ -79,8 +78,6 @@ pub struct Semaphore {
     pub(super) queue: WaitQueue,
     // Locked under the lock of the queue only.
     pub(super) watching: Mutex<Watching>,
-    #[cfg(feature = "stats")]
-    pub(super) counts: Option<Box<super::stats::Counts>>,
 }
 
 /// The number of permits, and what callers see of it.
@@ -129,8 +126,6 @@ impl Semaphore {
                 kept: AtomicU8::new(0),
                 queue: WaitQueue::new(LEG),
                 watching: Mutex::new(Watching::new()),
-                #[cfg(feature = "stats")]
-                counts: None,
             }
         }
     }
@@ -205,7 +200,7 @@ impl Semaphore {
         self.kept.load(Ordering::Relaxed) & why != 0
     }
 
-    /// True when the limit is as at construction, all permits are free, and nothing waits, watches or counts.
+    /// True when the limit is as at construction, all permits are free, and nothing waits or watches.
     pub(super) fn is_as_new(&self) -> bool {
         let _waiters = self.queue.lock();
         // A flagged word is not equal to the limit.
@@ -256,7 +251,6 @@ impl Semaphore {
             // Acquire: as in `try_take`.
             self.word.fetch_sub(n as i64, Ordering::Acquire);
         }
-        self.count(waiters, if free { Event::Taken } else { Event::Refused });
         free
     }
 
@@ -281,30 +275,8 @@ impl Semaphore {
     }
 }
 
-/// What is counted, with the age of the waiter.
-#[cfg_attr(not(feature = "stats"), allow(dead_code, reason = "only counted with the feature"))]
-pub(super) enum Event<'a> {
-    Taken,
-    Refused,
-    Joined(u64),
-    Granted(u64),
-    TakenBack(&'a [u64]),
-    Left(u64),
-    TimedOut,
-    Closed,
-}
-
 /// The queue of waiters: joining, being granted in turn, looking, leaving.
 impl Semaphore {
-    #[cfg(not(feature = "stats"))]
-    fn count(&self, _: &Waiters, _: Event<'_>) {}
-
-    /// Counts a time-out, if this semaphore counts.
-    pub(super) fn count_time_out(&self) {
-        #[cfg(feature = "stats")]
-        self.count(&self.queue.lock(), Event::TimedOut);
-    }
-
     /// Makes a change under the lock, and sets or removes the flag as is right after it.
     pub(super) fn reflag<R>(&self, waiters: &mut Waiters, change: impl FnOnce(&mut Waiters) -> R) -> R {
         let before = self.wants_flag(waiters);
@@ -345,7 +317,6 @@ impl Semaphore {
             let free = self.signed_available() >= n as i64;
             if free && takes {
                 self.word.fetch_sub(n as i64, Ordering::Acquire);
-                self.count(waiters, Event::Taken);
             }
             return free;
         }
@@ -385,19 +356,17 @@ impl Semaphore {
         let mut waiters = self.queue.lock();
         let (age, units) = waiters.first_waiting()?;
         if let Some(lacks @ 1..) = (units as i64).checked_sub(self.signed_available()) {
-            let (back, ages) = self.queue.take_back(&mut waiters, age, lacks as u64, false);
+            let back = self.queue.take_back(&mut waiters, age, lacks as u64, false);
             if back == 0 {
                 return None;
             }
             // Relaxed: nothing was written under these permits.
             self.word.fetch_add(back as i64, Ordering::Relaxed);
-            self.count(&waiters, Event::TakenBack(&ages));
         }
         let waker = self.queue.grant(&mut waiters);
         let flag = if self.wants_flag(&waiters) { 0 } else { QUEUED };
         // Acquire: on behalf of the waiter, which locks the queue. Pairs with the addition in each `release` that has added up.
         self.word.fetch_add(flag - units as i64, Ordering::Acquire);
-        self.count(&waiters, Event::Granted(age));
         waker
     }
 
@@ -411,9 +380,7 @@ impl Semaphore {
         } else if n == 0 || self.take_or_flag(&waiters, n, true) {
             Ok(None)
         } else {
-            let age = self.queue.join(&mut waiters, n, waker);
-            self.count(&waiters, Event::Joined(age));
-            return Ok(Some(age));
+            return Ok(Some(self.queue.join(&mut waiters, n, waker)));
         };
         drop(waiters);
         // Permits that were taken are not lost to a drop that panics.
@@ -457,9 +424,6 @@ impl Semaphore {
     pub(super) fn leave_at(&self, age: u64) {
         let mut waiters = self.queue.lock();
         let left = self.reflag(&mut waiters, |waiters| self.queue.remove(waiters, age));
-        if let Some((Left::Waited { .. }, _)) = left {
-            self.count(&waiters, Event::Left(age));
-        }
         drop(waiters);
         let Some((left, waker)) = left else { return };
         drop_quietly(waker);
@@ -478,7 +442,6 @@ impl Semaphore {
         }
         self.keep_flag(&mut waiters, kept::CLOSED, true);
         let wakers = self.queue.end_waiting(&mut waiters);
-        self.count(&waiters, Event::Closed);
         drop(waiters);
         wakers.into_iter().for_each(wake);
         self.queue.tell_watchers();
@@ -551,8 +514,7 @@ impl Semaphore {
                 place.waits_for_hand_over(false);
                 return Err(refusal);
             }
-            let age = self.queue.join_place(&mut waiters, units, place);
-            self.count(&waiters, Event::Joined(age));
+            self.queue.join_place(&mut waiters, units, place);
         }
         drop(waiters);
         // It may be the oldest, or want less than the head whose place it has.
@@ -601,11 +563,10 @@ impl Semaphore {
             return;
         };
         let flagged = self.wants_flag(waiters);
-        let (back, ages) = self.queue.take_back(waiters, 0, debt as u64, true);
+        let back = self.queue.take_back(waiters, 0, debt as u64, true);
         let flag = if self.wants_flag(waiters) == flagged { 0 } else { QUEUED };
         // In one step: no caller takes them. Relaxed: nothing was written under these permits.
         self.word.fetch_add(back as i64 - flag, Ordering::Relaxed);
-        self.count(waiters, Event::TakenBack(&ages));
     }
 
     /// After a change, outside the lock: grants, and has policies judge their waiters anew.

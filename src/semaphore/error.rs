@@ -14,7 +14,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // The unit is what tokio's has, and shows.
-pub struct AcquireError(());
+pub struct AcquireError(pub(super) ());
 
 impl From<Closed> for AcquireError {
     #[cold]
@@ -80,18 +80,6 @@ pub enum AcquireTimeoutError {
     Closed,
     /// The time was over before the permits were granted.
     TimedOut,
-}
-
-impl AcquireTimeoutError {
-    /// True when the time was over before the permits were granted.
-    pub fn is_timed_out(&self) -> bool {
-        *self == Self::TimedOut
-    }
-
-    /// True when the semaphore has been closed.
-    pub fn is_closed(&self) -> bool {
-        *self == Self::Closed
-    }
 }
 
 impl fmt::Display for AcquireTimeoutError {

@@ -16,8 +16,6 @@ mod atomic;
 mod channel;
 mod error;
 mod limiter;
-#[cfg(feature = "stats")]
-mod stats;
 #[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
 mod tests;
 mod watchers;
@@ -26,9 +24,6 @@ pub use api::{OwnedSemaphorePermit, SemaphorePermit};
 pub use atomic::Semaphore;
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
-pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
+pub use channel::{ChannelSemaphore, ChannelToken};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
-#[cfg(feature = "stats")]
-#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
-pub use stats::SemaphoreStats;

@@ -1,39 +1,17 @@
-//! Watchers: they wait for a state of the permits, without a place in the queue.
+//! Watchers: they wait until no permit is held, without a place in the queue.
 //!
 //! While there is one, the word is flagged, so that every release takes the lock.
 
 use super::atomic::{Semaphore, kept};
-use crate::sync::wait_queue::Waiters;
-use crate::sync::wake::{drop_quietly, wake_all};
+use crate::sync::unwind::drop_quietly;
+use crate::sync::wait_queue::new_age;
+use crate::sync::wake::wake_all;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-#[derive(Clone, Copy)]
-enum Until {
-    /// No permit is held.
-    Idle,
-    /// No more is held than the limit allows.
-    Paid,
-}
-
-/// The watchers of a semaphore, by number. One whose condition has held is not among them any more.
-pub(super) struct Watching {
-    list: Vec<(u64, Until, Waker)>,
-    next: u64,
-}
-
-impl Watching {
-    pub(super) const fn new() -> Self {
-        Self {
-            list: Vec::new(),
-            next: 0,
-        }
-    }
-
-    fn position(&self, number: u64) -> Option<usize> {
-        self.list.iter().position(|known| known.0 == number)
-    }
-}
+/// The watchers of a semaphore, by number. One that was told is not among them any more.
+pub(super) type Watching = BTreeMap<u64, Waker>;
 
 impl Semaphore {
     /// Waits until no permit is held. Callers may go on to acquire meanwhile: to drain, [`close`](Self::close) the semaphore or set
@@ -54,148 +32,79 @@ impl Semaphore {
     /// # Ok::<(), tollgate::TryAcquireError>(())
     /// ```
     pub fn until_idle(&self) -> impl Future<Output = ()> {
-        Watch::new(self, Until::Idle)
+        UntilIdle {
+            semaphore: self,
+            number: None,
+        }
     }
 
-    /// Waits until no more permits are held than the limit allows: a lower limit has taken effect, and the [`debt`](Self::debt) is
-    /// paid.
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect.
-    ///
-    /// ```
-    /// # use tollgate::{ManualClock, Semaphore};
-    /// let slots = Semaphore::new(4);
-    /// let held = slots.try_acquire_many(4)?;
-    /// slots.set_limit(1);
-    /// assert_eq!(slots.debt(), 3);
-    /// ManualClock::new().run(async {
-    ///     futures::join!(slots.until_paid(), async { drop(held) });
-    /// });
-    /// assert_eq!(slots.debt(), 0);
-    /// # Ok::<(), tollgate::TryAcquireError>(())
-    /// ```
-    pub fn until_paid(&self) -> impl Future<Output = ()> {
-        Watch::new(self, Until::Paid)
+    /// Changes the watchers, and says whether no permit is held. The flag comes first: a release that does not see it is seen here.
+    fn watch_idle<R>(&self, change: impl FnOnce(&mut Watching) -> R) -> (R, bool) {
+        let mut waiters = self.queue.lock();
+        let (result, watched) = {
+            let mut watching = self.watching.lock();
+            (change(&mut watching), !watching.is_empty())
+        };
+        self.keep_flag(&mut waiters, kept::WATCHED, watched);
+        (result, self.is_idle())
     }
 
     /// Under the lock, where the limit does not change. The caller sees the writes of the holders that gave their permits back.
-    fn holds(&self, until: Until) -> bool {
-        let available = self.available_acquired();
-        match until {
-            Until::Idle => available >= self.limit() as i64,
-            Until::Paid => available >= 0,
-        }
+    fn is_idle(&self) -> bool {
+        self.available_acquired() >= self.limit() as i64
     }
 
-    /// Wakes the watchers whose condition holds.
+    /// Tells all watchers, if no permit is held.
     #[cold]
     pub(super) fn wake_watchers(&self) {
         let mut waiters = self.queue.lock();
-        let ready: Vec<_> = {
-            let mut watching = self.watching.lock();
-            let (ready, left) = std::mem::take(&mut watching.list)
-                .into_iter()
-                .partition(|&(_, until, _)| self.holds(until));
-            watching.list = left;
-            ready
-        };
-        self.review_watchers(&mut waiters);
-        drop(waiters);
-        wake_all(ready.into_iter().map(|(_, _, waker)| waker));
-    }
-
-    fn review_watchers(&self, waiters: &mut Waiters) {
-        let watched = !self.watching.lock().list.is_empty();
-        self.keep_flag(waiters, kept::WATCHED, watched);
-    }
-
-    /// Watches, unless the condition holds already: the number of the watcher.
-    fn begin_watch(&self, until: Until, waker: Waker) -> Option<u64> {
-        let mut waiters = self.queue.lock();
-        let number = {
-            let mut watching = self.watching.lock();
-            watching.next += 1;
-            let number = watching.next;
-            watching.list.push((number, until, waker));
-            number
-        };
-        self.review_watchers(&mut waiters);
-        // The flag first: a release that does not see it is seen here.
-        let holds = self.holds(until);
-        drop(waiters);
-        if holds {
-            self.end_watch(number);
+        if !self.is_idle() {
+            return;
         }
-        (!holds).then_some(number)
-    }
-
-    /// Leaves another waker with the watcher: false when its condition has held.
-    fn watches(&self, number: u64, mut waker: Waker) -> bool {
-        let known = {
-            let _waiters = self.queue.lock();
-            let mut watching = self.watching.lock();
-            let known = watching.position(number);
-            if let Some(known) = known {
-                std::mem::swap(&mut watching.list[known].2, &mut waker);
-            }
-            known
-        };
-        drop_quietly(waker);
-        known.is_some()
-    }
-
-    fn end_watch(&self, number: u64) {
-        let mut waiters = self.queue.lock();
-        let known = {
-            let mut watching = self.watching.lock();
-            let known = watching.position(number);
-            known.map(|known| watching.list.swap_remove(known))
-        };
-        self.review_watchers(&mut waiters);
+        let told = std::mem::take(&mut *self.watching.lock());
+        self.keep_flag(&mut waiters, kept::WATCHED, false);
         drop(waiters);
-        drop_quietly(known);
+        wake_all(told.into_values());
     }
 }
 
-/// A watch as a future.
-struct Watch<'a> {
+struct UntilIdle<'a> {
     semaphore: &'a Semaphore,
-    until: Until,
     number: Option<u64>,
 }
 
-impl<'a> Watch<'a> {
-    fn new(semaphore: &'a Semaphore, until: Until) -> Self {
-        let number = None;
-        Self {
-            semaphore,
-            until,
-            number,
-        }
-    }
-}
-
-impl Future for Watch<'_> {
+impl Future for UntilIdle<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // Cloned outside the locks: that may run foreign code.
-        let waker = cx.waker().clone();
-        self.number = match self.number {
-            None => self.semaphore.begin_watch(self.until, waker),
-            Some(number) => Some(number).filter(|&number| self.semaphore.watches(number, waker)),
-        };
-        match self.number {
-            Some(_) => Poll::Pending,
-            None => Poll::Ready(()),
+        let mut waker = cx.waker().clone();
+        let known = self.number;
+        let number = *self.number.get_or_insert_with(new_age);
+        let (watches, idle) = self.semaphore.watch_idle(|watching| match watching.get_mut(&number) {
+            Some(own) => {
+                std::mem::swap(own, &mut waker);
+                true
+            }
+            None if known.is_none() => {
+                watching.insert(number, std::mem::replace(&mut waker, Waker::noop().clone()));
+                true
+            }
+            // It was told.
+            None => false,
+        });
+        drop_quietly(waker);
+        match watches && !idle {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
         }
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for UntilIdle<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.semaphore.end_watch(number);
+            let (known, _) = self.semaphore.watch_idle(|watching| watching.remove(&number));
+            drop_quietly(known);
         }
     }
 }

@@ -8,4 +8,5 @@ pub(crate) mod unwind;
 pub(crate) mod wait_queue;
 pub(crate) mod wake;
 
+pub use unwind::{Finally, both};
 pub use wait_queue::{Place, WaitQueue, Watch, Watchers};

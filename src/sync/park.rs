@@ -7,35 +7,9 @@ use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 super::shim::thread_local! {
-    /// The parker of this thread. All waits of the thread share it, so their wakers compare as the same.
-    static PARKER: Arc<Parker> = Arc::new(Parker::of_this_thread());
-    /// The number of waits of this thread, each in the poll of the one before.
+    /// A parker of this thread that no wait uses just now.
     #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
-    static WAITS: Cell<usize> = Cell::new(0);
-}
-
-/// A wait of this thread. It may consume the wake-up of the wait in whose poll it runs. So it leaves that one's token at its end, also in
-/// an unwinding, and the outer wait polls once more.
-struct Waiting(Arc<Parker>);
-
-impl Waiting {
-    fn begin() -> Self {
-        let _ = WAITS.try_with(|waits| waits.set(waits.get() + 1));
-        let known = PARKER.try_with(Arc::clone);
-        Self(known.unwrap_or_else(|_| Arc::new(Parker::of_this_thread())))
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let others = WAITS.try_with(|waits| {
-            waits.set(waits.get() - 1);
-            waits.get()
-        });
-        if others.unwrap_or(1) > 0 {
-            self.0.leave_token();
-        }
-    }
+    static PARKER: Cell<Option<Arc<Parker>>> = Cell::new(None);
 }
 
 /// Unparks the thread.
@@ -59,20 +33,24 @@ pub(crate) fn block_on<T>(mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
 
 /// Polls until ready, and parks this thread between polls. Returns `None` after `patience`.
 pub(crate) fn block_on_timeout<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
-    let waiting = Waiting::begin();
-    let waker = Waker::from(Arc::clone(&waiting.0));
+    // A wait in the poll of another has a parker of its own: it uses up no wake-up of that one.
+    let known = PARKER.try_with(Cell::take).ok().flatten();
+    let parker = known.unwrap_or_else(|| Arc::new(Parker::of_this_thread()));
+    let waker = Waker::from(Arc::clone(&parker));
     // A patience beyond the range of the machine's clock is no bound.
     let end = patience.and_then(|patience| Instant::now().checked_add(patience));
-    loop {
+    let polled = loop {
         if let Poll::Ready(value) = poll(&waker) {
-            return Some(value);
+            break Some(value);
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return None;
+            break None;
         }
-        waiting.0.park(left);
-    }
+        parker.park(left);
+    };
+    let _ = PARKER.try_with(|known| known.set(Some(parker)));
+    polled
 }
 
 /// Runs a future on this thread, and parks the thread between polls.
@@ -103,19 +81,14 @@ mod imp {
         }
 
         pub(super) fn unpark(&self) {
-            self.leave_token();
-            self.thread.unpark();
-        }
-
-        /// Leaves the token. Called by the thread itself, or before the thread is unparked.
-        pub(super) fn leave_token(&self) {
             // Release: publishes the writes before the unpark to the thread. Pairs with the swap in `park`.
             self.token.store(true, Ordering::Release);
+            self.thread.unpark();
         }
 
         /// Parks the thread until it is unparked, or for at most `patience`. Called by the thread itself.
         pub(super) fn park(&self, patience: Option<Duration>) {
-            // Acquire: pairs with the store in `leave_token`. A token that is left after this swap unparks the thread.
+            // Acquire: pairs with the store in `unpark`. A token that is left after this swap unparks the thread.
             if self.token.swap(false, Ordering::Acquire) {
                 return;
             }
@@ -153,12 +126,8 @@ mod imp {
         }
 
         pub(super) fn unpark(&self) {
-            self.leave_token();
-            self.given.notify_one();
-        }
-
-        pub(super) fn leave_token(&self) {
             *self.token.lock().unwrap() = true;
+            self.given.notify_one();
         }
 
         /// Parks without a time bound, because models have no time.

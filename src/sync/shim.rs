@@ -3,9 +3,9 @@
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 mod imp {
-    pub use parking_lot::Mutex;
+    pub(crate) use parking_lot::Mutex;
     pub(crate) use parking_lot::MutexGuard;
-    pub use std::sync::atomic;
+    pub(crate) use std::sync::atomic;
     pub(crate) use std::thread_local;
 }
 
@@ -17,20 +17,18 @@ mod imp {
     use shuttle as model;
 
     pub(crate) use model::sync::MutexGuard;
-    pub use model::sync::atomic;
+    pub(crate) use model::sync::atomic;
     pub(crate) use model::thread_local;
 
     /// The model's mutex with parking_lot's face: nothing is poisoned.
     #[derive(Debug)]
-    pub struct Mutex<T>(model::sync::Mutex<T>);
+    pub(crate) struct Mutex<T>(model::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        /// Holds `value`.
-        pub fn new(value: T) -> Self {
+        pub(crate) fn new(value: T) -> Self {
             Self(model::sync::Mutex::new(value))
         }
-        /// Waits for the lock.
-        pub fn lock(&self) -> MutexGuard<'_, T> {
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
         }
         #[allow(dead_code)] // Only code of a runtime looks without the lock.
@@ -49,7 +47,7 @@ mod imp {
     }
 }
 
-pub use imp::*;
+pub(crate) use imp::*;
 
 /// A constant function; in the models not a constant one, since their locks and atomics have no constant constructors.
 macro_rules! const_fn {

@@ -1,9 +1,8 @@
 //! Steps that call users' code, any of which may panic: the other steps are made all the same.
 //!
-//! Every composite reserves, cancels, commits, settles, finishes and forgets its legs through here. The first panic goes on
+//! Every composite reserves, cancels, settles and finishes its legs through here. The first panic goes on
 //! after the last step. Later ones end here: a panic that leaves a destructor during a panic aborts the process.
 
-use std::any::Any;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::panicking;
@@ -24,24 +23,51 @@ pub(crate) fn each<I: Iterator>(items: I, act: impl FnMut(I::Item)) {
     mem::forget(left);
 }
 
-/// Makes `first` and then `second`, whichever of them panics.
+/// Makes `first` and then `second`, whichever of them panics: a limiter around another counts the end of the work, also when the one inside
+/// panics. The first panic goes on after both. During a panic both end here.
+///
+/// ```
+/// # use std::cell::Cell;
+/// # use std::panic::{AssertUnwindSafe, catch_unwind};
+/// use tollgate::sync::both;
+///
+/// let counted = Cell::new(0);
+/// let ends = || both(|| panic!("the limiter inside"), || counted.set(1));
+/// assert!(catch_unwind(AssertUnwindSafe(ends)).is_err());
+/// assert_eq!(counted.get(), 1);
+/// ```
 #[inline(always)]
 pub fn both(first: impl FnOnce(), second: impl FnOnce()) {
     if panicking() {
         return in_panic(first, second);
     }
-    let rest = Rest::new(second);
+    let rest = Finally::new(second);
     first();
-    rest.make();
+    rest.run();
 }
 
-/// The step that is left when another panics: it is made then, unless it has been made or forgotten before.
+/// A step that is made even if what comes before it panics: what was taken comes back.
 ///
-/// It is moved out of here, so that its captures stay in registers until then.
-pub struct Rest<F: FnOnce()>(Option<F>);
+/// ```
+/// # use std::cell::Cell;
+/// # use std::panic::{AssertUnwindSafe, catch_unwind};
+/// use tollgate::sync::Finally;
+///
+/// let taken = Cell::new(1);
+/// let records = || {
+///     let back = Finally::new(|| taken.set(0));
+///     panic!("a recorder");
+///     # #[allow(unreachable_code)]
+///     back.forget(); // Nothing has panicked: it stays taken.
+/// };
+/// assert!(catch_unwind(AssertUnwindSafe(records)).is_err());
+/// assert_eq!(taken.get(), 0);
+/// ```
+// The step is moved out when it is made, so that its captures stay in registers until then.
+pub struct Finally<F: FnOnce()>(Option<F>);
 
-impl<F: FnOnce()> Rest<F> {
-    /// Has `step` to be made.
+impl<F: FnOnce()> Finally<F> {
+    /// Has `step` made when this is dropped. A panic of it ends there.
     #[inline(always)]
     pub fn new(step: F) -> Self {
         Self(Some(step))
@@ -49,7 +75,7 @@ impl<F: FnOnce()> Rest<F> {
 
     /// Nothing has panicked: the step is made now.
     #[inline(always)]
-    pub fn make(mut self) {
+    pub fn run(mut self) {
         let step = self.0.take();
         mem::forget(self);
         if let Some(step) = step {
@@ -64,7 +90,7 @@ impl<F: FnOnce()> Rest<F> {
     }
 }
 
-impl<F: FnOnce()> Drop for Rest<F> {
+impl<F: FnOnce()> Drop for Finally<F> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(step) = self.0.take() {
@@ -73,7 +99,7 @@ impl<F: FnOnce()> Drop for Rest<F> {
     }
 }
 
-/// The items of [`each`] that are left, as [`Rest`] is the step of [`both`].
+/// The items of [`each`] that are left, as [`Finally`] is the step of [`both`].
 struct Left<I: Iterator, F: FnMut(I::Item)>(Option<(I, F)>);
 
 impl<I: Iterator, F: FnMut(I::Item)> Drop for Left<I, F> {
@@ -96,34 +122,28 @@ fn each_quietly<I: Iterator>(items: I, mut act: impl FnMut(I::Item)) {
 /// [`both`] while a panic is under way: one more that got out would abort the process.
 #[cold]
 #[inline(never)]
-pub(crate) fn in_panic(first: impl FnOnce(), second: impl FnOnce()) {
+fn in_panic(first: impl FnOnce(), second: impl FnOnce()) {
     quietly(first);
     quietly(second);
 }
 
-/// The answer of users' code; `None` when it panics while another panic is under way.
-#[inline]
-pub fn ask<R>(foreign: impl FnOnce() -> R) -> Option<R> {
-    if !panicking() {
-        return Some(foreign());
-    }
-    let mut said = None;
-    quietly(|| said = Some(foreign()));
-    said
-}
-
-/// Makes a step, and ends its panic.
+/// Runs foreign code, and survives its panic.
 #[cold]
 #[inline(never)]
-pub(crate) fn quietly(step: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(step)) {
-        drop_quietly(panic);
-    }
+pub(crate) fn quietly(foreign: impl FnOnce()) {
+    forget_panic(catch_unwind(AssertUnwindSafe(foreign)));
 }
 
-/// A payload may panic when it is dropped. The payload of that panic is leaked.
-fn drop_quietly(panic: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+/// Drops a value of a user's type, and survives its panic.
+pub(crate) fn drop_quietly<T>(value: T) {
+    quietly(|| drop(value));
+}
+
+/// Drops the payload of a panic that is not resumed. The payload's own drop may panic in turn: the payload of
+/// that panic is leaked.
+pub(crate) fn forget_panic(caught: std::thread::Result<()>) {
+    let Err(payload) = caught else { return };
+    if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
         mem::forget(again);
     }
 }

@@ -27,7 +27,8 @@ use crate::core::ask::{Demand, Role};
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::shim::{Mutex, MutexGuard, const_fn};
-use crate::sync::wake::{quietly, wake};
+use crate::sync::unwind::quietly;
+use crate::sync::wake::wake;
 use crate::time::{Clock, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,26 +56,24 @@ impl Watchers {
 
     /// Tells `watcher` of each change from now on.
     pub fn watch(&self, watcher: &Weak<dyn Watch>) {
-        add(&mut self.0.lock(), watcher);
+        let mut watchers = self.0.lock();
+        // Those that are gone make room.
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|watcher| watcher.strong_count() > 0);
+        }
+        watchers.push(Weak::clone(watcher));
     }
 
     /// A limit, a quota or a condition has changed.
     pub fn changed(&self) {
-        let living = living(&self.0.lock());
-        living.into_iter().for_each(|watcher| quietly(|| watcher.changed()));
+        self.living()
+            .into_iter()
+            .for_each(|watcher| quietly(|| watcher.changed()));
     }
-}
 
-/// Adds `watcher`; those that are gone make room for it.
-fn add(watchers: &mut Vec<Weak<dyn Watch>>, watcher: &Weak<dyn Watch>) {
-    if watchers.len() == watchers.capacity() {
-        watchers.retain(|watcher| watcher.strong_count() > 0);
+    fn living(&self) -> Vec<Arc<dyn Watch>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
     }
-    watchers.push(Weak::clone(watcher));
-}
-
-fn living(watchers: &[Weak<dyn Watch>]) -> Vec<Arc<dyn Watch>> {
-    watchers.iter().filter_map(Weak::upgrade).collect()
 }
 
 impl fmt::Debug for Watchers {
@@ -169,7 +168,7 @@ struct Lists {
     granted: BTreeMap<u64, Waiter>,
     // The units of all that wait.
     units: u128,
-    watchers: Vec<Weak<dyn Watch>>,
+    watchers: Watchers,
 }
 
 /// How a waiter left.
@@ -334,7 +333,7 @@ impl WaitQueue {
 
     /// Tells `watcher` of each [change](Self::changed).
     pub fn watch(&self, watcher: &Weak<dyn Watch>) {
-        add(&mut self.waiters.lock().make().watchers, watcher);
+        self.waiters.lock().make().watchers.watch(watcher);
     }
 
     fn wake_first(&self) {
@@ -357,49 +356,40 @@ impl WaitQueue {
 
     /// A limit has changed. The limiter wakes the waiters here that can go on.
     pub(crate) fn tell_watchers(&self) {
-        let living = self.waiters.lock().lists().map(|lists| living(&lists.watchers));
-        living
-            .into_iter()
-            .flatten()
-            .for_each(|watcher| quietly(|| watcher.changed()));
+        let living = self.waiters.lock().lists().map(|lists| lists.watchers.living());
+        let living = living.into_iter().flatten();
+        living.for_each(|watcher| quietly(|| watcher.changed()));
     }
 
-    fn put(&self, waiters: &mut Waiters, age: u64, waiter: Waiter) {
+    fn put(&self, waiters: &mut Waiters, age: u64, waiter: Waiter) -> u64 {
         let waiters = waiters.make();
         waiters.units += u128::from(waiter.units);
         waiters.waiting.insert(age, waiter);
         // Relaxed: a hint. Under the lock.
         self.waiting.fetch_add(1, Ordering::Relaxed);
+        age
     }
 
-    /// A caller joins behind all others. `waker` is a clone that was made outside the lock.
+    /// A caller joins behind all others: its age. `waker` is a clone that was made outside the lock.
     pub(crate) fn join(&self, waiters: &mut Waiters, units: u64, waker: Waker) -> u64 {
-        let (age, of_policy) = (new_age(), false);
-        self.put(
-            waiters,
-            age,
-            Waiter {
-                units,
-                waker,
-                of_policy,
-            },
-        );
-        age
+        let of_policy = false;
+        let waiter = Waiter {
+            units,
+            waker,
+            of_policy,
+        };
+        self.put(waiters, new_age(), waiter)
     }
 
-    /// The head of `place` joins behind all that are older.
+    /// The head of `place` joins behind all that are older: its age.
     pub(crate) fn join_place(&self, waiters: &mut Waiters, units: u64, place: &Place) -> u64 {
-        let (age, waker, of_policy) = (place.join(self), place.waker().clone(), true);
-        self.put(
-            waiters,
-            age,
-            Waiter {
-                units,
-                waker,
-                of_policy,
-            },
-        );
-        age
+        let (waker, of_policy) = (place.waker().clone(), true);
+        let waiter = Waiter {
+            units,
+            waker,
+            of_policy,
+        };
+        self.put(waiters, place.join(self), waiter)
     }
 
     /// Grants the first that waits what it waits for: it stays, as granted, until it looks.
@@ -418,16 +408,12 @@ impl WaitQueue {
     }
 
     /// Takes back what policies younger than `age` were granted and have not redeemed, the youngest first, until it is `need` units;
-    /// all of it or nothing unless `or_less`. Returns the units, and the ages of those that wait again.
-    pub(crate) fn take_back(&self, waiters: &mut Waiters, age: u64, need: u64, or_less: bool) -> (u64, Vec<u64>) {
+    /// all of it or nothing unless `or_less`. They wait again. Returns the units.
+    pub(crate) fn take_back(&self, waiters: &mut Waiters, age: u64, need: u64, or_less: bool) -> u64 {
+        let granted = &waiters.make().granted;
+        let of_policies = granted.range(age..).rev().filter(|(_, waiter)| waiter.of_policy);
         let (mut units, mut ages) = (0_u64, Vec::new());
-        for (&younger, waiter) in waiters
-            .make()
-            .granted
-            .range(age..)
-            .rev()
-            .filter(|(_, waiter)| waiter.of_policy)
-        {
+        for (&younger, waiter) in of_policies {
             if units >= need {
                 break;
             }
@@ -435,14 +421,14 @@ impl WaitQueue {
             ages.push(younger);
         }
         if units < need && !or_less {
-            return (0, Vec::new());
+            return 0;
         }
-        for &age in &ages {
+        for age in ages {
             if let Some(waiter) = waiters.make().granted.remove(&age) {
                 self.put(waiters, age, waiter);
             }
         }
-        (units, ages)
+        units
     }
 
     /// Takes out all that wait: none of them is granted any more. Those that were granted stay. The wakers are woken outside the lock.
@@ -505,12 +491,6 @@ impl Waiters {
     /// The units that the waiter of this age was granted.
     pub(crate) fn granted(&self, age: u64) -> Option<u64> {
         self.lists()?.granted.get(&age).map(|waiter| waiter.units)
-    }
-
-    /// The number of those that were granted what they wait for, and have not looked since.
-    #[cfg(feature = "stats")]
-    pub(crate) fn unredeemed(&self) -> usize {
-        self.lists().map_or(0, |lists| lists.granted.len())
     }
 
     /// The units of all that wait, saturating.
@@ -762,14 +742,9 @@ fn address<Q>(queue: &Q) -> usize {
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (waits, moves) = {
-            let head = self.head.lock();
-            (head.here, head.moves)
-        };
         f.debug_struct("Place")
             .field("age", &self.age())
-            .field("waits", &waits)
-            .field("moves", &moves)
+            .field("waits", &self.waits())
             .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
-//! Calls of users' code that may panic: wakers and drops. The panic ends here, and the calls that follow are made all the same.
+//! Wake-ups: they do not nest, and the panic of a waker ends here.
 
+use super::unwind::quietly;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 crate::sync::shim::thread_local! {
@@ -85,32 +85,10 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(wake);
 }
 
-/// Runs foreign code, and survives its panic.
-#[inline]
-pub(crate) fn quietly(foreign: impl FnOnce()) {
-    forget_panic(catch_unwind(AssertUnwindSafe(foreign)));
-}
-
-/// Drops a value of a user's type, and survives its panic.
-#[inline]
-pub(crate) fn drop_quietly<T>(value: T) {
-    quietly(|| drop(value));
-}
-
-/// Drops the payload of a panic that is not resumed. The payload's own drop may panic in turn: the payload of
-/// that panic is leaked.
-#[inline]
-pub(crate) fn forget_panic(caught: std::thread::Result<()>) {
-    let Err(payload) = caught else { return };
-    if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
-        std::mem::forget(again);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::panic::resume_unwind;
+    use std::panic::{catch_unwind, resume_unwind};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Wake;

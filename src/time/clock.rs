@@ -3,7 +3,6 @@
 //! An [`Instant`] counts ticks of its clock, whatever a tick is: limiters compile their rates for it once, so that an
 //! admission multiplies raw ticks and converts nothing.
 
-use super::coarse::{Cached, ClockError, Rounded};
 use super::manual::Manual;
 use super::sleep::Sleep;
 use std::fmt;
@@ -92,139 +91,43 @@ impl fmt::Debug for Instant {
 /// assert!(bucket.try_acquire(1).is_ok());
 /// ```
 #[derive(Clone)]
-pub struct Clock {
-    /// The reading of an exact clock; a coarse one shows its ticks.
-    counter: &'static quanta::Clock,
-    kind: Kind,
-}
+pub struct Clock(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Real,
+    Real(&'static quanta::Clock),
     Manual(Arc<Manual>),
-    /// Real, but behind.
-    Coarse(Arc<Cached>),
-    /// Manual, but behind.
-    Rounded(Arc<Rounded>),
 }
 
 /// Ticks are converted by a fixed-point factor with this many fractional bits.
 const SCALE_BITS: u32 = 40;
 
-fn counter() -> &'static quanta::Clock {
-    static COUNTER: OnceLock<quanta::Clock> = OnceLock::new();
-    COUNTER.get_or_init(quanta::Clock::new)
-}
-
 impl Clock {
     /// The machine's own clock. The first call in a process calibrates the counter, which takes up to 200 ms.
     pub fn real() -> Self {
-        Self {
-            counter: counter(),
-            kind: Kind::Real,
-        }
+        static COUNTER: OnceLock<quanta::Clock> = OnceLock::new();
+        Self(Kind::Real(COUNTER.get_or_init(quanta::Clock::new)))
     }
 
     /// A clock that shows the time of `manual`.
     pub(super) fn of(manual: Arc<Manual>) -> Self {
-        // Never read, and needs no calibration.
-        static NONE: OnceLock<quanta::Clock> = OnceLock::new();
-        Self {
-            counter: NONE.get_or_init(|| quanta::Clock::mock().0),
-            kind: Kind::Manual(manual),
-        }
-    }
-
-    /// This clock, read only once per `resolution`: behind, and several times cheaper to read. Clocks of the same resolution are
-    /// the same clock.
-    ///
-    /// # Error
-    /// It never shows an instant before that has come, and is behind by at most [`worst_lag`](Self::worst_lag): the
-    /// resolution, plus the delay with which the machine wakes a sleeping thread. So a rate limiter on it admits in no
-    /// span `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. `ready_at` and waits are late by
-    /// up to the lag. A limiter that saves nothing up, such as a bucket with a burst of 1, loses the time by which it
-    /// is late. At 300 a second and a resolution of 1 ms it admits every 4 ms. A burst of `1 + rate x resolution`,
-    /// rounded up, loses nothing.
-    ///
-    /// A manual clock's coarse one is its time rounded down: behind by less than the resolution, always.
-    ///
-    /// # Errors
-    /// [`ClockError`] when the resolution is below 1 µs or above 1 s, when the clock is coarse already, or when no
-    /// thread can be started.
-    ///
-    /// ```
-    /// # use tollgate::{Clock, Quota, TokenBucket};
-    /// # use std::time::Duration;
-    /// let clock = Clock::real().coarse(Duration::from_millis(1))?;
-    /// let bucket = TokenBucket::new(Quota::per_second(100)).on(&clock);
-    /// assert!(bucket.try_acquire(100).is_ok());
-    /// # Ok::<(), tollgate::ClockError>(())
-    /// ```
-    pub fn coarse(&self, resolution: Duration) -> Result<Self, ClockError> {
-        if !(Duration::from_micros(1)..=Duration::from_secs(1)).contains(&resolution) {
-            return Err(ClockError::Resolution { given: resolution });
-        }
-        let kind = match &self.kind {
-            Kind::Real => {
-                let cached = Cached::shared(self.counter, resolution).map_err(ClockError::Thread)?;
-                Kind::Coarse(cached)
-            }
-            Kind::Manual(manual) => Kind::Rounded(Arc::new(Rounded {
-                manual: Arc::clone(manual),
-                ticks: self.ticks_of(resolution),
-            })),
-            Kind::Coarse(_) | Kind::Rounded(_) => return Err(ClockError::AlreadyCoarse),
-        };
-        Ok(Self {
-            counter: self.counter,
-            kind,
-        })
-    }
-
-    /// The most by which this clock was behind, so far. Zero for an exact one.
-    pub fn worst_lag(&self) -> Duration {
-        let ticks = match &self.kind {
-            Kind::Real | Kind::Manual(_) => 0,
-            Kind::Coarse(cached) => cached.worst().max(self.counter.raw().saturating_sub(cached.now())),
-            Kind::Rounded(rounded) => rounded.ticks - 1,
-        };
-        self.between(Instant::ZERO, Instant(ticks))
+        Self(Kind::Manual(manual))
     }
 
     pub(super) fn manual(&self) -> Option<&Arc<Manual>> {
-        match &self.kind {
+        match &self.0 {
             Kind::Manual(manual) => Some(manual),
-            Kind::Rounded(rounded) => Some(&rounded.manual),
-            Kind::Real | Kind::Coarse(_) => None,
-        }
-    }
-
-    /// The instant of the clock behind this one at which this one shows `at`, as far as that is known.
-    pub(super) fn shows(&self, at: Instant) -> Instant {
-        match &self.kind {
-            Kind::Rounded(rounded) => rounded.shows(at),
-            _ => at,
+            Kind::Real(_) => None,
         }
     }
 
     /// The instant now.
     #[inline(always)]
     pub fn now(&self) -> Instant {
-        Instant(match &self.kind {
-            Kind::Real => self.counter.raw(),
-            Kind::Coarse(cached) => cached.now(),
-            Kind::Manual(_) | Kind::Rounded(_) => self.virtual_now(),
-        })
-    }
-
-    /// Apart, so that the fast path of a real clock is one comparison.
-    #[inline(never)]
-    fn virtual_now(&self) -> u64 {
-        match &self.kind {
+        Instant(match &self.0 {
+            Kind::Real(counter) => counter.raw(),
             Kind::Manual(manual) => manual.now(),
-            Kind::Rounded(rounded) => rounded.now(),
-            Kind::Real | Kind::Coarse(_) => self.counter.raw(),
-        }
+        })
     }
 
     /// The time of day: of the system, which may be set, and is read anew each time. A manual clock shows 1970-01-01
@@ -320,21 +223,18 @@ impl Clock {
 
     /// Nanoseconds per `2^40` ticks, by which a limiter compiles its rate for this clock.
     pub(crate) fn nanos_scale(&self) -> u64 {
-        if self.is_manual() {
-            1 << SCALE_BITS
-        } else {
-            self.counter.delta_as_nanos(0, 1 << SCALE_BITS).max(1)
+        match &self.0 {
+            Kind::Real(counter) => counter.delta_as_nanos(0, 1 << SCALE_BITS).max(1),
+            Kind::Manual(_) => 1 << SCALE_BITS,
         }
     }
 
-    /// The identity of the clock: every exact real clock is the same one.
+    /// The identity of the clock: every real clock is the same one.
     #[inline]
     pub(crate) fn id(&self) -> usize {
-        match &self.kind {
-            Kind::Real => 0,
+        match &self.0 {
+            Kind::Real(_) => 0,
             Kind::Manual(manual) => Arc::as_ptr(manual) as usize,
-            Kind::Coarse(cached) => Arc::as_ptr(cached) as usize,
-            Kind::Rounded(rounded) => Arc::as_ptr(rounded) as usize,
         }
     }
 
@@ -372,11 +272,9 @@ impl Default for Clock {
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
-            Kind::Real => "Clock(real)",
+        f.write_str(match self.0 {
+            Kind::Real(_) => "Clock(real)",
             Kind::Manual(_) => "Clock(manual)",
-            Kind::Coarse(_) => "Clock(real, coarse)",
-            Kind::Rounded(_) => "Clock(manual, coarse)",
         })
     }
 }

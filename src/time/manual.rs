@@ -3,7 +3,7 @@
 use super::clock::{Clock, Instant};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::AtomicU64;
-use crate::sync::wake::drop_quietly;
+use crate::sync::unwind::drop_quietly;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -212,10 +212,11 @@ impl Wake for Signal {
     }
 }
 
-/// True while [`run`] runs on this thread: a runtime that is current there does not get to fire its timers.
+/// The runtime of tokio that runs on this thread. Where [`run`] does, a runtime that is current does not get to fire its timers.
 #[cfg(feature = "tokio")]
-pub(crate) fn runs_here() -> bool {
-    RUNS.try_with(Cell::get).unwrap_or(false)
+pub(crate) fn runtime() -> Option<tokio::runtime::Handle> {
+    let here = !RUNS.try_with(Cell::get).unwrap_or(false);
+    here.then(|| tokio::runtime::Handle::try_current().ok()).flatten()
 }
 
 thread_local! {

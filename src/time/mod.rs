@@ -2,7 +2,6 @@
 
 pub(crate) mod axis;
 mod clock;
-mod coarse;
 mod manual;
 mod reading;
 mod sleep;
@@ -11,10 +10,9 @@ mod thread_timer;
 
 pub(crate) use clock::nanos_since_1970;
 pub use clock::{Clock, Instant};
-pub use coarse::ClockError;
 pub use manual::ManualClock;
 #[cfg(feature = "tokio")]
-pub(crate) use manual::runs_here;
+pub(crate) use manual::runtime;
 pub use reading::ClockReading;
 pub use sleep::Sleep;
 pub use task_time::TaskTime;

@@ -2,11 +2,12 @@
 //!
 //! Under a manual clock the clock itself holds the timer. Under the real clock it is tokio's, where a tokio runtime is
 //! running. (One that was built without timers panics, as it does for tokio's own sleeps.) Elsewhere it is one thread
-//! of our own that all such sleeps share.
+//! of our own that all such sleeps share. A clock of tokio's that a test has paused counts: the sleep ends when that has come to its
+//! instant.
 
 use super::clock::{Clock, Instant};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// A timer for one absolute instant of a clock. Dropping it disarms it.
 ///
@@ -35,10 +36,6 @@ pub struct Sleep {
     #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "there is no runtime"))]
     by_runtime: bool,
 }
-
-/// The time by which a timer of the runtime may fire earlier than ours.
-#[cfg(feature = "tokio")]
-const FRACTION: std::time::Duration = std::time::Duration::from_millis(2);
 
 enum Armed {
     Not,
@@ -87,7 +84,7 @@ impl Sleep {
     }
 
     /// It does not fire any more, until it is polled again.
-    pub(crate) fn disarm(&mut self) {
+    fn disarm(&mut self) {
         match std::mem::replace(&mut self.armed, Armed::Not) {
             Armed::Manual(key) => {
                 if let Some(manual) = self.clock.manual() {
@@ -99,86 +96,63 @@ impl Sleep {
         }
     }
 
-    fn poll_at(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let now = self.clock.now();
-        if now >= self.at {
-            self.disarm();
-            return Poll::Ready(());
-        }
-        match &mut self.armed {
-            Armed::Not => self.arm(now, cx),
-            Armed::Manual(key) => {
-                let Some(manual) = self.clock.manual() else {
-                    unreachable!("a manual key comes from a manual clock")
-                };
-                if manual.rearm(*key, cx.waker()) {
-                    Poll::Pending
-                } else {
-                    self.armed = Armed::Not;
-                    self.arm(now, cx)
+    /// Polls it at `now`, which may be ahead of the clock: as far as a paused clock of a runtime has come.
+    pub(crate) fn poll_at(&mut self, mut now: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let waits = match &mut self.armed {
+                _ if now >= self.at => false,
+                Armed::Not => false,
+                Armed::Manual(key) => (self.clock.manual()).is_some_and(|manual| manual.rearm(*key, cx.waker())),
+                Armed::Thread(key) => super::thread_timer::rearm(*key, cx.waker()),
+                #[cfg(feature = "tokio")]
+                Armed::Tokio(sleep, armed) => {
+                    let waits = sleep.as_mut().poll(cx).is_pending();
+                    if !waits {
+                        // The runtime's clock and ours may differ by a fraction: sleep the rest. One that was paused counts.
+                        let is_ahead = tokio::time::Instant::now().into_std() > std::time::Instant::now();
+                        now = now.max(if is_ahead { *armed } else { self.clock.now() });
+                    }
+                    waits
                 }
+            };
+            if waits {
+                return Poll::Pending;
             }
-            #[cfg(feature = "tokio")]
-            Armed::Tokio(sleep, armed) => match sleep.as_mut().poll(cx) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(()) => {
-                    // The runtime's clock and ours may differ by a fraction: sleep the rest. A clock of tokio's that is
-                    // paused runs ahead of real time: then the rest is slept elsewhere.
-                    let (armed, now) = (*armed, self.clock.now());
-                    self.armed = Armed::Not;
-                    self.by_runtime &= self.clock.between(now, armed) <= FRACTION;
-                    self.arm(now, cx)
-                }
-            },
-            Armed::Thread(key) => {
-                if super::thread_timer::rearm(*key, cx.waker()) {
-                    Poll::Pending
-                } else {
-                    self.armed = Armed::Not;
-                    self.arm(now, cx)
-                }
+            self.disarm();
+            if now >= self.at {
+                return Poll::Ready(());
+            }
+            self.arm(now, cx.waker());
+            match self.armed {
+                // Its instant has come meanwhile.
+                Armed::Not => return Poll::Ready(()),
+                #[cfg(feature = "tokio")]
+                Armed::Tokio(..) => {}
+                _ => return Poll::Pending,
             }
         }
     }
 
-    fn arm(&mut self, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        if now >= self.at {
-            return Poll::Ready(());
-        }
+    fn arm(&mut self, now: Instant, waker: &Waker) {
         if let Some(manual) = self.clock.manual() {
-            return match manual.arm(self.clock.shows(self.at), cx.waker()) {
-                Some(key) => {
-                    self.armed = Armed::Manual(key);
-                    Poll::Pending
-                }
-                None => Poll::Ready(()),
-            };
+            self.armed = manual.arm(self.at, waker).map_or(Armed::Not, Armed::Manual);
+            return;
         }
         let after = self.clock.between(now, self.at);
         #[cfg(feature = "tokio")]
-        if self.by_runtime && !super::manual::runs_here() && tokio::runtime::Handle::try_current().is_ok() {
-            let mut sleep = Box::pin(tokio::time::sleep(after));
-            return match sleep.as_mut().poll(cx) {
-                Poll::Ready(()) if self.clock.now() >= self.at => Poll::Ready(()),
-                Poll::Ready(()) => {
-                    cx.waker().wake_by_ref();
-                    Poll::Pending
-                }
-                Poll::Pending => {
-                    self.armed = Armed::Tokio(sleep, self.at);
-                    Poll::Pending
-                }
-            };
+        if self.by_runtime && super::runtime().is_some() {
+            self.armed = Armed::Tokio(Box::pin(tokio::time::sleep(after)), self.at);
+            return;
         }
-        self.armed = Armed::Thread(super::thread_timer::arm(after, cx.waker()));
-        Poll::Pending
+        self.armed = Armed::Thread(super::thread_timer::arm(after, waker));
     }
 }
 
 impl Future for Sleep {
     type Output = ();
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.get_mut().poll_at(cx)
+        let this = self.get_mut();
+        this.poll_at(this.clock.now(), cx)
     }
 }
 

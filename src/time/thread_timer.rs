@@ -3,7 +3,7 @@
 //! It wakes at most once a millisecond, as runtimes do: a timer that comes sooner after others is up to a millisecond late.
 //! One that comes alone is not.
 
-use crate::sync::wake::{drop_quietly, quietly};
+use crate::sync::unwind::{drop_quietly, quietly};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

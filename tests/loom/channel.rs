@@ -4,16 +4,23 @@ use loom::thread;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{
-    AcquireError, ChannelSemaphore, LimiterExt, ManualClock, OwnedChannelPermit, Permit, Policy, TryAcquireError,
-};
+use tollgate::{ChannelSemaphore, ChannelToken, LimiterExt, ManualClock, Permit, Policy, Reason};
 
 fn semaphore(limit: usize) -> Arc<ChannelSemaphore> {
-    Arc::new(ChannelSemaphore::new(limit).unwrap())
+    Arc::new(ChannelSemaphore::new(limit))
 }
 
-fn hold(semaphore: &Arc<ChannelSemaphore>) -> OwnedChannelPermit {
-    Arc::clone(semaphore).try_acquire_owned().unwrap()
+fn hold(semaphore: &ChannelSemaphore) -> ChannelToken {
+    take(semaphore).unwrap()
+}
+
+fn take(semaphore: &ChannelSemaphore) -> Option<ChannelToken> {
+    semaphore.receiver().try_recv().ok()
+}
+
+/// Why the next caller is refused.
+fn refused(semaphore: &ChannelSemaphore) -> Option<Reason> {
+    semaphore.try_admit(1).err().map(|refusal| refusal.reason())
 }
 
 fn policy(semaphore: &Arc<ChannelSemaphore>) -> Policy<Arc<ChannelSemaphore>> {
@@ -65,8 +72,8 @@ fn one_permit_is_taken_once() {
     crate::exhaustive(|| {
         let semaphore = semaphore(1);
         let other = Arc::clone(&semaphore);
-        let there = thread::spawn(move || other.try_acquire_owned().ok());
-        let here = Arc::clone(&semaphore).try_acquire_owned().ok();
+        let there = thread::spawn(move || take(&other));
+        let here = take(&semaphore);
         let there = there.join().unwrap();
         assert!(here.is_some() ^ there.is_some(), "one, and exactly one, has the permit");
         drop((here, there));
@@ -83,11 +90,11 @@ fn a_return_beside_a_shrink_admits_none_beyond_it() {
         let semaphore = semaphore(2);
         let (back, kept) = (hold(&semaphore), hold(&semaphore));
         let returner = thread::spawn(move || drop(back));
-        semaphore.set_limit(1).unwrap();
-        let seen = semaphore.try_acquire().map(drop);
+        semaphore.set_limit(1);
+        let seen = refused(&semaphore);
         returner.join().unwrap();
-        assert_eq!(seen, Err(TryAcquireError::NoPermits));
-        assert_eq!(semaphore.try_acquire().map(drop), Err(TryAcquireError::NoPermits));
+        assert_eq!(seen, Some(Reason::Saturated));
+        assert_eq!(refused(&semaphore), Some(Reason::Saturated));
         drop(kept);
         untouched(&semaphore, 1);
     });
@@ -101,8 +108,8 @@ fn a_taker_beside_a_return_and_a_shrink_stays_within_the_limit() {
         let (back, kept) = (hold(&semaphore), hold(&semaphore));
         let returner = thread::spawn(move || drop(back));
         let (shrinker, taker) = (Arc::clone(&semaphore), Arc::clone(&semaphore));
-        let shrinker = thread::spawn(move || shrinker.set_limit(1).unwrap());
-        let taken = taker.try_acquire_owned().ok();
+        let shrinker = thread::spawn(move || shrinker.set_limit(1));
+        let taken = take(&taker);
         returner.join().unwrap();
         shrinker.join().unwrap();
         // Taken before the shrink, it is debt; after it, nothing could be taken.
@@ -119,9 +126,9 @@ fn a_return_beside_a_raise_pays_once() {
     crate::exhaustive(|| {
         let semaphore = semaphore(2);
         let (back, kept) = (hold(&semaphore), hold(&semaphore));
-        semaphore.set_limit(1).unwrap();
+        semaphore.set_limit(1);
         let returner = thread::spawn(move || drop(back));
-        semaphore.set_limit(2).unwrap();
+        semaphore.set_limit(2);
         returner.join().unwrap();
         assert_eq!((semaphore.in_use(), semaphore.available_permits()), (1, 1));
         drop(kept);
@@ -134,8 +141,8 @@ fn two_changes_of_the_limit_leave_one_of_the_two() {
     crate::exhaustive(|| {
         let semaphore = semaphore(1);
         let other = Arc::clone(&semaphore);
-        let raiser = thread::spawn(move || other.set_limit(3).unwrap());
-        semaphore.set_limit(0).unwrap();
+        let raiser = thread::spawn(move || other.set_limit(3));
+        semaphore.set_limit(0);
         raiser.join().unwrap();
         let limit = semaphore.limit();
         assert!(limit == 0 || limit == 3);
@@ -151,24 +158,14 @@ fn a_blocked_thread_is_served_or_refused() {
             let semaphore = semaphore(1);
             let held = hold(&semaphore);
             let waiter = Arc::clone(&semaphore);
-            let waiter = thread::spawn(move || waiter.blocking_acquire().map(drop));
-            let expected: Result<(), AcquireError> = match event {
-                0 => {
-                    drop(held);
-                    waiter.join().unwrap()
-                }
-                1 => {
-                    semaphore.set_limit(2).unwrap();
-                    waiter.join().unwrap()
-                }
-                _ => {
-                    semaphore.close();
-                    let told = waiter.join().unwrap();
-                    assert!(told.is_err());
-                    return;
-                }
-            };
-            assert!(expected.is_ok());
+            let waiter = thread::spawn(move || waiter.receiver().recv().is_ok());
+            let mut held = Some(held);
+            match event {
+                0 => drop(held.take()),
+                1 => semaphore.set_limit(2),
+                _ => semaphore.close(),
+            }
+            assert_eq!(waiter.join().unwrap(), event < 2);
         });
     }
 }
@@ -182,10 +179,10 @@ fn a_return_beside_the_close_leaves_nothing_free() {
         let held = hold(&semaphore);
         let returner = thread::spawn(move || drop(held));
         semaphore.close();
-        let seen = semaphore.try_acquire().map(drop);
+        let seen = refused(&semaphore);
         returner.join().unwrap();
-        assert_eq!(seen, Err(TryAcquireError::Closed));
-        assert_eq!(semaphore.try_acquire().map(drop), Err(TryAcquireError::Closed));
+        assert_eq!(seen, Some(Reason::Closed));
+        assert_eq!(refused(&semaphore), Some(Reason::Closed));
         assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 0));
     });
 }
@@ -197,8 +194,8 @@ fn several_beside_a_single_one_are_all_or_nothing() {
     crate::exhaustive(|| {
         let semaphore = semaphore(2);
         let other = Arc::clone(&semaphore);
-        let single = thread::spawn(move || other.try_acquire_owned().ok());
-        let both = semaphore.try_acquire_many(2).ok();
+        let single = thread::spawn(move || take(&other));
+        let both = semaphore.try_admit(2).ok();
         let single = single.join().unwrap();
         assert!(both.is_none() || single.is_none());
         let held = if both.is_some() {
@@ -238,13 +235,13 @@ fn a_return_beside_a_policy_that_joins_is_not_lost() {
 fn a_failed_attempt_for_several_wakes_the_waiters_that_it_kept_out() {
     crate::bounded(3, || {
         let semaphore = semaphore(2);
-        let held = semaphore.try_acquire_many(2).unwrap();
+        let held = semaphore.try_admit(2).unwrap();
         let policy = policy(&semaphore);
         let mut waiter = Waiter::of(policy.admit(1));
         assert!(waiter.poll().is_pending());
         let (several, single) = (Arc::clone(&semaphore), Arc::clone(&semaphore));
-        let several = thread::spawn(move || drop(several.try_acquire_many(2)));
-        let single = thread::spawn(move || single.try_acquire_owned().ok());
+        let several = thread::spawn(move || drop(several.try_admit(2)));
+        let single = thread::spawn(move || take(&single));
         drop(held);
         several.join().unwrap();
         let single = single.join().unwrap();
@@ -261,7 +258,7 @@ fn an_admission_beside_a_shrink_is_debt_until_it_is_cancelled() {
     crate::exhaustive(|| {
         let semaphore = semaphore(1);
         let other = Arc::clone(&semaphore);
-        let shrinker = thread::spawn(move || other.set_limit(0).unwrap());
+        let shrinker = thread::spawn(move || other.set_limit(0));
         let admitted = semaphore.try_admit(1).ok();
         shrinker.join().unwrap();
         assert_eq!(semaphore.debt(), usize::from(admitted.is_some()));

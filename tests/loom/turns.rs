@@ -163,8 +163,8 @@ fn slots_that_come_back_are_both_handed_on() {
 fn permits_of_a_channel_that_come_back_are_both_handed_on() {
     crate::bounded(2, || {
         let clock = ManualClock::new();
-        let channel = Arc::new(tollgate::ChannelSemaphore::new(2).unwrap());
-        let held = [0, 1].map(|_| Arc::clone(&channel).try_acquire_owned().unwrap());
+        let channel = Arc::new(tollgate::ChannelSemaphore::new(2));
+        let held = [0, 1].map(|_| channel.receiver().try_recv().unwrap());
         let mut waiters = [0, 1].map(|_| Waiter::of(&channel, &clock));
         assert!(waiters[0].poll().is_pending());
         let releaser = thread::spawn(move || held.map(drop));

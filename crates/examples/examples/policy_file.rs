@@ -3,13 +3,12 @@
 //! `cargo run -p tollgate-examples --example policy_file`
 //!
 //! The file is watched; each edit is saved as editors do, by renaming. The result is printed, and so is how each
-//! leg stands, and in which order the legs are best asked.
+//! leg stands.
 
 use std::error::Error;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
-use tollgate::policy::explain::LegOrder;
 use tollgate::{Ask, Clock, LimiterExt};
 use tollgate_config::{FileSource, PolicySetSpec, ReloadEvent};
 
@@ -58,11 +57,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let held = (policy.try_admit(Ask::one()).ok(), policy.try_admit(Ask::one()).ok());
     let refused = policy.try_admit(Ask::one()).map(drop).unwrap_err();
     println!("refused: {refused}");
-    let mut advice = LegOrder::new();
-    for _ in 0..100 {
-        advice.count(&policy.explain(Ask::one()));
+    for leg in policy.explain(Ask::one()).legs {
+        println!("{}: {:?}", leg.leg, leg.verdict);
     }
-    println!("{advice}");
 
     let wrong = FIRST.replace("limit = 2", "limt = 3");
     save(&path, &wrong)?;

@@ -5,7 +5,7 @@ use super::observer::Observer;
 use std::fmt;
 use std::sync::Weak;
 use std::time::Duration;
-use tollgate::bridge::{Rest, both};
+use tollgate::sync::{Finally, both};
 use tollgate::sync::{Place, Watch};
 use tollgate::{Ask, Clock, Demand, Description, Limiter, Outcome, Permit, Policy, Refusal, Role, Settlement};
 
@@ -139,7 +139,7 @@ impl<L: Limiter> Limiter for Observed<L> {
             }
         };
         // A recorder that panics leaves nothing taken.
-        let back = Rest::new(|| self.limiter.cancel(ticket));
+        let back = Finally::new(|| self.limiter.cancel(ticket));
         self.observer.meter.granted(Duration::ZERO);
         back.forget();
         // The reading of a head may be of an instant for which its timer was late.

@@ -44,6 +44,7 @@ pub mod cookbook {}
 pub mod retry;
 mod rng;
 pub mod shed;
+mod sync;
 pub mod upstream;
 
 #[doc(inline)]

@@ -239,13 +239,6 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
         self.change(&mut writer, quota, inherit, clock);
     }
 
-    /// The same for the quota that a new bucket for the same purpose would have.
-    pub(super) fn unset_quota(&self, quota: Quota, inherit: Inherit, clock: &Clock) {
-        let mut writer = self.writer.lock();
-        writer.is_changed = false;
-        self.change(&mut writer, quota, inherit, clock);
-    }
-
     /// Changes slope and burst from now on, where the axis stands.
     fn change(&self, writer: &mut MutexGuard<'_, Writer>, quota: Quota, inherit: Inherit, clock: &Clock) {
         let (old, now) = (self.axis(writer), clock.now());

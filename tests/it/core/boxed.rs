@@ -41,7 +41,7 @@ fn permits_held_through_a_box_come_back() {
         assert_eq!(held.len(), 3);
     }
     #[cfg(feature = "channel")]
-    comes_back("channel", 3, || tollgate::ChannelSemaphore::new(3).unwrap());
+    comes_back("channel", 3, || tollgate::ChannelSemaphore::new(3));
 }
 
 /// What a settlement of a boxed rate gives back is there again, though its end is not told.

@@ -56,28 +56,9 @@ fn untouched(semaphore: &Semaphore, permits: usize) {
 
 const PERMITS: usize = 3;
 
-/// A semaphore of every kind.
-fn kinds() -> Vec<Semaphore> {
-    vec![
-        Semaphore::new(PERMITS),
-        #[cfg(feature = "stats")]
-        Semaphore::new(PERMITS).with_stats(&Clock::real()),
-    ]
-}
-
-/// One future of a semaphore of every kind.
+/// One future of a semaphore, free and contended: alone, at the head of the queue, behind another, granted and not polled.
 fn sweep_semaphore<F: Future>(what: &str, make: impl Fn(&Arc<Semaphore>, &ManualClock) -> F) {
-    for kind in 0..kinds().len() {
-        sweep_kind(what, || Arc::new(kinds().swap_remove(kind)), &make);
-    }
-}
-
-/// The same of one kind, free and contended: alone, at the head of the queue, behind another, granted and not polled.
-fn sweep_kind<F: Future>(
-    what: &str,
-    semaphore: impl Fn() -> Arc<Semaphore>,
-    make: impl Fn(&Arc<Semaphore>, &ManualClock) -> F,
-) {
+    let semaphore = || Arc::new(Semaphore::new(PERMITS));
     sweep(what, |k, step| {
         let (semaphore, clock) = (semaphore(), ManualClock::new());
         let more = drop_after(make(&semaphore, &clock), k, &[], step);
@@ -149,28 +130,18 @@ fn an_acquire_dropped_at_any_poll_has_never_asked() {
     });
 }
 
-/// The watching futures are dropped, and nothing is left that sends every caller to the lock.
+/// The watching future is dropped, and nothing is left that sends every caller to the lock.
 #[test]
 fn a_watch_dropped_at_any_poll_has_never_asked() {
-    for idle in [false, true] {
-        for kind in 0..kinds().len() {
-            sweep("a watch", |k, step| {
-                let semaphore = kinds().swap_remove(kind);
-                let held = std::cell::RefCell::new(Some(semaphore.try_acquire_many(2).unwrap()));
-                semaphore.set_limit(1);
-                let release: Step<'_> = Box::new(|| drop(held.borrow_mut().take()));
-                let watch: Pin<Box<dyn Future<Output = ()>>> = match idle {
-                    true => Box::pin(semaphore.until_idle()),
-                    false => Box::pin(semaphore.until_paid()),
-                };
-                let more = drop_after(watch, k, &[release], step);
-                drop(held.borrow_mut().take());
-                semaphore.set_limit(PERMITS);
-                untouched(&semaphore, PERMITS);
-                more
-            });
-        }
-    }
+    sweep("a watch", |k, step| {
+        let semaphore = Semaphore::new(PERMITS);
+        let held = std::cell::RefCell::new(Some(semaphore.try_acquire_many(2).unwrap()));
+        let release: Step<'_> = Box::new(|| drop(held.borrow_mut().take()));
+        let more = drop_after(semaphore.until_idle(), k, &[release], step);
+        drop(held.borrow_mut().take());
+        untouched(&semaphore, PERMITS);
+        more
+    });
 }
 
 #[test]

@@ -432,7 +432,6 @@ fn semaphores() {
                 "resize" => drop(foreign.step(|| semaphore.set_limit(PERMITS + 2))),
                 "pause" => {
                     foreign.step(|| semaphore.set_limit(0));
-                    tasks.spawn(semaphore.until_paid());
                     foreign.drop(held.take());
                     foreign.step(|| semaphore.set_limit(PERMITS));
                 }
@@ -837,10 +836,10 @@ fn channel_semaphores() {
     use tollgate::ChannelSemaphore;
     for ending in ["release", "resize", "close"] {
         sweep(ending, |foreign| {
-            let (clock, semaphore) = (ManualClock::new(), Arc::new(ChannelSemaphore::new(PERMITS).unwrap()));
+            let (clock, semaphore) = (ManualClock::new(), Arc::new(ChannelSemaphore::new(PERMITS)));
             let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
             let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
-            let mut held = vec![semaphore.try_acquire().unwrap(), semaphore.try_acquire().unwrap()];
+            let mut held = vec![semaphore.try_admit(1).unwrap(), semaphore.try_admit(1).unwrap()];
             foreign.arm();
             let mut tasks = Tasks::new(foreign);
             for _ in 0..3 {
@@ -859,7 +858,7 @@ fn channel_semaphores() {
             foreign.disarm();
             drop(held);
             if ending != "close" {
-                semaphore.set_limit(PERMITS).unwrap();
+                semaphore.set_limit(PERMITS);
             }
             tasks.end(&clock);
             assert_eq!((policy.waiting(), semaphore.in_use()), (0, 0));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::{Partitions, PartitionsError};
 use tollgate::{
-    AcquireError, AcquireTimeoutError, ClockError, Cost, FixedWindow, Inherit, Keyed, KeysFull, LeakyBucket,
-    LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Refusal, Semaphore, SlidingLog,
-    SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup,
+    AcquireError, AcquireTimeoutError, Cost, FixedWindow, Inherit, Keyed, KeysFull, LeakyBucket, LimiterExt,
+    ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Refusal, Semaphore, SlidingLog, SlidingWindow,
+    TokenBucket, TryAcquireError, UnknownCost, Warmup,
 };
 
 type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -58,7 +58,7 @@ fn check(verbs: &[(&str, Found)], call: impl Fn(&str) -> Ended) {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 15] = [
+    let verbs: [(&str, Found); 14] = [
         ("Policy::try_admit", holds::<Refusal>),
         ("Policy::admit", holds::<Refusal>),
         ("Policy::admit_owned", holds::<Refusal>),
@@ -101,13 +101,8 @@ fn set(verb: &str) -> Ended {
             let rate = |clock: &ManualClock| TokenBucket::new(Quota::per_second(1)).on(clock);
             drop(Policy::builder().limit(rate(&one)).limit(rate(&other)).build()?);
         }
-        "Keyed::set_quota" => Keyed::new(0, |_: &u8| TokenBucket::new(Quota::per_second(1))).set_quota(
-            &1,
-            Quota::per_second(2),
-            Inherit::AsIs,
-        )?,
+        "Keyed::entry" => drop(Keyed::new(0, |_: &u8| Semaphore::new(1)).entry(&1)?),
         "Partitions::set_parts" => Partitions::guaranteed(4, &[0.5, 0.5])?.set_parts(&[1.0])?,
-        "Clock::coarse" => drop(ManualClock::new().coarse(Duration::ZERO)?),
         "Permit::settle" => _ = Semaphore::new(1).try_admit(1)?.settle(Cost::new("tokens"), 1)?,
         other => panic!("{other} is not called"),
     }
@@ -116,7 +111,7 @@ fn set(verb: &str) -> Ended {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
-    let verbs: [(&str, Found); 15] = [
+    let verbs: [(&str, Found); 14] = [
         ("Quota::new", holds::<QuotaError>),
         ("Quota::with_burst", holds::<QuotaError>),
         ("a quota's text", holds::<QuotaError>),
@@ -128,22 +123,11 @@ fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
         ("Warmup::cold_factor", holds::<RateError>),
         ("Warmup::set_quota", holds::<RateError>),
         ("Policy::builder", holds::<PolicyError>),
-        ("Keyed::set_quota", holds::<KeysFull>),
+        ("Keyed::entry", holds::<KeysFull>),
         ("Partitions::set_parts", holds::<PartitionsError>),
-        ("Clock::coarse", holds::<ClockError>),
         ("Permit::settle", holds::<UnknownCost>),
     ];
     check(&verbs, set);
-}
-
-#[cfg(feature = "channel")]
-#[test]
-fn the_question_mark_boxes_the_error_of_a_channel_semaphore() {
-    fn call(_: &str) -> Ended {
-        tollgate::ChannelSemaphore::new(0)?.try_acquire()?.forget();
-        Ok(())
-    }
-    check(&[("try_acquire", holds::<TryAcquireError>)], call);
 }
 
 /// Given tasks that are not `Sync`, since they hold a receiver.

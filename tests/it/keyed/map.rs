@@ -132,16 +132,15 @@ fn a_key_can_have_a_quota_of_its_own_and_lose_it_again() {
     let clock = ManualClock::new();
     let map = buckets(&clock, 2, 1, 1);
     let gold = Quota::per_second(10).burst(10);
-    map.set_quota(&1, gold, Inherit::Reset).unwrap();
+    map.entry(&1).unwrap().set_quota(gold, Inherit::Reset);
     assert_eq!(map.get(&1).unwrap().available(), 10);
     map.get(&2).unwrap();
     // It is full and stays nevertheless; the plain one goes.
     map.get(&3).unwrap();
     assert!(map.peek(&2).is_none());
     let held = map.get(&3).unwrap();
-    assert!(map.set_quota(&4, gold, Inherit::AsIs).is_err());
-    map.unset_quota(&1, Inherit::AsIs);
-    map.unset_quota(&77, Inherit::AsIs);
+    assert!(map.entry(&4).is_err());
+    map.remove(&1);
     assert_eq!(map.get(&1).unwrap().quota(), Quota::per_second(1));
     assert!(map.get(&4).is_ok());
     assert!(map.peek(&1).is_none());

@@ -23,7 +23,7 @@ impl Dips for Semaphore {
 #[cfg(feature = "channel")]
 impl Dips for ChannelSemaphore {
     fn set(&self, limit: usize) {
-        self.set_limit(limit).unwrap();
+        self.set_limit(limit);
     }
 }
 
@@ -73,8 +73,8 @@ fn an_ask_above_a_limit_that_has_dipped_is_oversized_and_holds_up_none_that_fit(
     gives_up_its_place(Arc::new(Semaphore::new(5)));
     #[cfg(feature = "channel")]
     {
-        refuses_what_does_not_fit(Arc::new(ChannelSemaphore::new(5).unwrap()));
-        gives_up_its_place(Arc::new(ChannelSemaphore::new(5).unwrap()));
+        refuses_what_does_not_fit(Arc::new(ChannelSemaphore::new(5)));
+        gives_up_its_place(Arc::new(ChannelSemaphore::new(5)));
     }
 }
 
@@ -130,5 +130,5 @@ fn an_ask_above_the_limit_of_a_class_is_oversized() {
     is_oversized(of_class(Partitions::guaranteed(2, &[0.5, 0.5]).map(Into::into), 0), 2);
     is_oversized(of_class(Partitions::guaranteed(2, &[0.5, 0.0]).map(Into::into), 0), 3);
     #[cfg(feature = "channel")]
-    is_oversized(Arc::new(ChannelSemaphore::new(5).unwrap()), 6);
+    is_oversized(Arc::new(ChannelSemaphore::new(5)), 6);
 }

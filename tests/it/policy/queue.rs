@@ -702,9 +702,9 @@ fn a_wait_that_has_ended_admits_nothing_when_it_is_polled_again() {
 #[cfg(feature = "channel")]
 #[test]
 fn waiters_at_a_channel_that_is_closed_are_refused_for_good() {
-    let permits = Arc::new(tollgate::ChannelSemaphore::new(1).unwrap());
+    let permits = Arc::new(tollgate::ChannelSemaphore::new(1));
     let policy = Policy::new(Arc::clone(&permits));
-    let held = Arc::clone(&permits).try_acquire_owned().unwrap();
+    let held = permits.receiver().try_recv().unwrap();
     let counts = [0, 1].map(|_| Arc::<Count>::default());
     let mut waits = [0, 1].map(|_| Box::pin(policy.admit(1)));
     for (wait, count) in waits.iter_mut().zip(&counts) {

@@ -24,7 +24,6 @@ mod parity;
 #[cfg(feature = "tokio")]
 mod reference;
 mod scope;
-#[cfg(feature = "stats")]
 mod shared_slots;
 mod sizes;
 mod slots_queue;

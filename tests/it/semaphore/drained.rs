@@ -35,26 +35,6 @@ fn a_drain_ends_when_all_are_back() {
     assert!(semaphore.is_closed());
 }
 
-/// Keeps out tokio#6331.
-#[test]
-fn a_shrink_is_reported_when_it_has_taken_effect() {
-    let semaphore = Semaphore::new(5);
-    let count = Arc::default();
-    let mut held: Vec<_> = (0..5).map(|_| semaphore.try_acquire().unwrap()).collect();
-    semaphore.set_limit(2);
-    let mut paid = pin!(semaphore.until_paid());
-    assert!(poll(paid.as_mut(), &count).is_pending());
-    held.truncate(3);
-    assert!(poll(paid.as_mut(), &count).is_pending());
-    held.truncate(2);
-    assert_eq!((count.0.load(Ordering::SeqCst), semaphore.debt()), (1, 0));
-    assert!(poll(paid, &count).is_ready());
-    assert!(
-        poll(pin!(semaphore.until_paid()), &count).is_ready(),
-        "at once when there is none"
-    );
-}
-
 /// A watcher keeps no caller from acquiring, by whatever way, and no waiter from its grant in turn.
 /// Keeps out rustfs#4498.
 #[test]

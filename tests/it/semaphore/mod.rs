@@ -7,6 +7,4 @@ mod corners;
 mod drained;
 mod reference;
 mod resize;
-#[cfg(feature = "stats")]
-mod stats;
 mod tokio_twin;

@@ -1,4 +1,3 @@
 //! The clock and its timers.
 
 mod clock;
-mod coarse_clock;

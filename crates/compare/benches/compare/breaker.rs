@@ -2,8 +2,7 @@
 //!
 //! All judge the last 100 calls but failsafe, which judges failures in a row: that is what it has. Neither has a window of
 //! time, or looks how long calls take. Those rows are beside the same calls, and beside recloser with as many readings of
-//! the clock as such a window needs: one when a call ends, or from a coarse clock, and one more when it begins for slow
-//! calls.
+//! the clock as such a window needs: one when a call ends, and one more when it begins for slow calls.
 
 use crate::harness::{Rows, each};
 use failsafe::{CircuitBreaker as _, backoff, failure_policy};
@@ -51,20 +50,17 @@ pub(crate) fn rows(rows: &Rows) {
         ],
     );
 
-    let (exact, coarse) = (Clock::real(), Clock::real().coarse(Duration::from_millis(1)));
-    let coarse = coarse.expect("a coarse clock");
-    let timed = |clock| CircuitBreaker::builder().time_window(Duration::from_secs(10)).on(clock);
+    let clock = Clock::real();
+    let timed = || {
+        CircuitBreaker::builder()
+            .time_window(Duration::from_secs(10))
+            .on(&clock)
+    };
     let windows = [
-        ("breaker/time-window", timed(&exact), &exact, 1),
-        ("breaker/time-window-coarse", timed(&coarse), &coarse, 1),
-        (
-            "breaker/slow-calls",
-            timed(&exact).slow_calls(Duration::from_secs(1), 0.5),
-            &exact,
-            2,
-        ),
+        ("breaker/time-window", timed(), 1),
+        ("breaker/slow-calls", timed().slow_calls(Duration::from_secs(1), 0.5), 2),
     ];
-    for (name, builder, clock, readings) in windows {
+    for (name, builder, readings) in windows {
         let breaker = builder.build().expect("a breaker");
         let read = || (0..readings).for_each(|_| _ = black_box(clock.now()));
         rows.wall(

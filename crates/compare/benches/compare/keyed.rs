@@ -1,16 +1,15 @@
-//! One limiter per key, and a cheaper way to admit by a rate: a coarse clock.
+//! One limiter per key.
 //!
 //! All admit. Keys are drawn in an order that neither side's memory follows.
 
-use crate::harness::{Batch, Rows, each};
+use crate::harness::{Batch, Rows};
 use crate::rate::{FAST, governor};
 use dashmap::DashMap;
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter};
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::time::Duration;
 use tollgate::keyed::KeyedRate;
-use tollgate::{Clock, Keyed, Quota, TokenBucket};
+use tollgate::{Keyed, Quota, TokenBucket};
 
 /// Repeats all keys in the order of a linear congruence.
 fn each_key<'a>(n: u64, mut operation: impl FnMut(u64) + 'a) -> Batch<'a> {
@@ -26,12 +25,7 @@ fn each_key<'a>(n: u64, mut operation: impl FnMut(u64) + 'a) -> Batch<'a> {
 }
 
 fn by_keys(rows: &Rows, name: &str, keys: u64) {
-    let kinds = [
-        "keyed rate",
-        "keyed rate, siphash",
-        "keyed rate, coarse clock",
-        "keyed bucket",
-    ];
+    let kinds = ["keyed rate", "keyed rate, siphash", "keyed bucket"];
     if !kinds.iter().any(|kind| rows.wants(&format!("{kind}/{name}"))) {
         return;
     }
@@ -85,19 +79,6 @@ fn by_keys(rows: &Rows, name: &str, keys: u64) {
     sides.extend(peers());
     rows.wall(&format!("keyed rate, siphash/{name}"), sides);
     drop(siphash);
-    let coarse = Clock::real().coarse(Duration::from_millis(1)).expect("a thread");
-    let bare = bare.on(&coarse);
-    for key in 0..keys {
-        assert!(bare.try_acquire(&key, 1).is_ok());
-    }
-    let mut sides = vec![(
-        "tollgate",
-        each_key(keys, |key| {
-            black_box(bare.try_acquire(&key, 1).is_ok());
-        }),
-    )];
-    sides.extend(peers());
-    rows.wall(&format!("keyed rate, coarse clock/{name}"), sides);
     let mut sides = vec![(
         "tollgate",
         each_key(keys, |key| {
@@ -113,25 +94,4 @@ pub(crate) fn rows(rows: &Rows) {
     by_keys(rows, "1,000 keys", 1_000);
     by_keys(rows, "10,000 keys", 10_000);
     by_keys(rows, "1,000,000 keys", 1_000_000);
-
-    let clock = Clock::real().coarse(Duration::from_millis(1)).expect("a thread");
-    let ours = TokenBucket::new(Quota::per_second(FAST.into())).on(&clock);
-    let theirs = governor(FAST, FAST);
-    rows.wall(
-        "token-bucket, coarse clock/admit",
-        vec![
-            each!("tollgate", ours.try_acquire(1).is_ok()),
-            each!("governor", theirs.check().is_ok()),
-        ],
-    );
-    let ours = TokenBucket::new(Quota::per_hour(1)).on(&clock);
-    let theirs = RateLimiter::direct(GovernorQuota::per_hour(NonZeroU32::MIN));
-    assert!(ours.try_acquire(1).is_ok() && theirs.check().is_ok());
-    rows.wall(
-        "token-bucket, coarse clock/refuse",
-        vec![
-            each!("tollgate", ours.try_acquire(1).is_err()),
-            each!("governor", theirs.check().is_err()),
-        ],
-    );
 }

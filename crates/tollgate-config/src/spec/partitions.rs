@@ -93,7 +93,7 @@ impl PartitionsSpec {
     /// The part of each class, in the order of the names.
     pub(crate) fn parts(&self) -> Vec<f64> {
         match &self.lent {
-            Some(classes) => vec![0.0; classes.len()],
+            Some(classes) => vec![1.0; classes.len()],
             None => self
                 .guaranteed
                 .iter()

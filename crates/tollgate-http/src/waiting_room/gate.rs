@@ -67,11 +67,15 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
         room: Arc<WaitingRoom>,
         keys: X,
     ) -> LimitLayer<WaitingRoomGate<X, L, P>, C, R> {
-        self.map_gate(|queue| WaitingRoomGate {
-            bypass: queue.policy.bounded_bypass_queue(room.kept_for(), room.max_places()),
-            queue,
-            room,
-            keys,
+        self.map_gate(|queue| {
+            let bypass = queue.policy.bypass_queue(room.kept_for());
+            bypass.set_max_queue(room.max_places());
+            WaitingRoomGate {
+                bypass,
+                queue,
+                room,
+                keys,
+            }
         })
     }
 }

@@ -4,7 +4,7 @@ use super::log::{AdmissionLog, Number};
 use crate::clock_of;
 use std::fmt;
 use std::sync::Weak;
-use tollgate::bridge::both;
+use tollgate::sync::both;
 use tollgate::sync::{Place, Watch};
 use tollgate::{Ask, Clock, Demand, Description, Limiter, Outcome, Permit, Policy, Refusal, Settlement};
 

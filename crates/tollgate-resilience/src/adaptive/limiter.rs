@@ -4,9 +4,10 @@ use super::builder::AdaptiveBuilder;
 use super::law::LimitLaw;
 use super::resizable::Resizable;
 use super::tuner::{Ended, Settings, Tuner};
+use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Weak;
-use tollgate::bridge::{Mutex, both};
+use tollgate::sync::both;
 use tollgate::sync::{Place, Watch};
 use tollgate::{Clock, Demand, Description, Instant, Limiter, Outcome, Refusal, Role, Semaphore, Settlement};
 

@@ -24,14 +24,15 @@ use super::streak::Streak;
 use super::thresholds::{Alarm, CallCounts, CallResult, Thresholds};
 use super::window::Window;
 use crate::rng::nth_fraction;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Weak;
 use std::time::Duration;
-use tollgate::bridge::atomic::{AtomicU64, Ordering, fence};
-use tollgate::bridge::{Mutex, Rest, ask, both};
 use tollgate::status::{BreakerState, State};
+use tollgate::sync::{Finally, both};
 use tollgate::sync::{Place, WaitQueue, Watch};
 use tollgate::{Clock, ClockReading, Demand, Description, Instant, Limiter, Outcome, Reason, Refusal, Ticket, Wait};
 
@@ -236,7 +237,7 @@ impl CircuitBreaker {
             let ticks = now.ticks();
             let asked = Cell::new(None);
             // The first probe changes the state. If a listener panics at that, the probe comes back.
-            let back = Rest::new(|| {
+            let back = Finally::new(|| {
                 if let Some((Answer::Goes, word, _)) = asked.get() {
                     self.give_back(BreakerTicket::new(word, units, ticks));
                 }
@@ -290,7 +291,7 @@ impl CircuitBreaker {
             None => outcome,
             Some(classify) => {
                 let from = Instant::from_ticks(started);
-                ask(|| classify(outcome, self.clock.between(from, reading.now(&self.clock))))?
+                answer(|| classify(outcome, self.clock.between(from, reading.now(&self.clock))))?
             }
         };
         let failed = match outcome {
@@ -369,7 +370,7 @@ impl CircuitBreaker {
             return;
         }
         // A classifier that panics has said nothing.
-        let back = Rest::new(|| self.give_back(ticket));
+        let back = Finally::new(|| self.give_back(ticket));
         let result = self.classify(outcome, ticket.started, reading);
         back.forget();
         match result {
@@ -506,10 +507,17 @@ impl CircuitBreaker {
             learnt.drop_batch();
         }
         let open_time = &self.config.open_time;
-        if let Some(time) = ask(|| open_time.after(trip, nth_fraction(self.config.seed, period))) {
+        if let Some(time) = answer(|| open_time.after(trip, nth_fraction(self.config.seed, period))) {
             opening.time = time;
         }
     }
+}
+
+/// The answer of users' code; `None` when it panics while another panic is under way: one more that got out would abort the process.
+fn answer<R>(foreign: impl FnOnce() -> R) -> Option<R> {
+    let mut said = None;
+    both(|| said = Some(foreign()), || ());
+    said
 }
 
 /// True for an outcome that says something about the resource.

@@ -17,7 +17,7 @@
 //! are told apart unless a thread sleeps through 2^13 of them between checking the current one and claiming.
 
 use super::thresholds::{Alarm, CallCounts, CallResult};
-use tollgate::bridge::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const RESULT_BITS: u32 = 2;
 const FAILED: u32 = 1;
@@ -232,7 +232,7 @@ impl CountWindow {
     fn look(&self, period: u64, alarm: &Alarm) -> bool {
         // loom has that order for fences alone.
         #[cfg(tollgate_loom)]
-        tollgate::bridge::atomic::fence(Ordering::SeqCst);
+        crate::sync::atomic::fence(Ordering::SeqCst);
         let head = self.head.load(Ordering::SeqCst);
         let counts = bad(head);
         is_of(head, period) && (counts.failed >= alarm.failed || counts.slow >= alarm.slow)

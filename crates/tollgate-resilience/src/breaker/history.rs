@@ -17,7 +17,7 @@
 use super::builder::BreakerBuilder;
 use super::error::BreakerError;
 use super::thresholds::{CallResult, Thresholds};
-use tollgate::bridge::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// How thresholds follow the usual rates, for [`BreakerBuilder::adaptive`].
 ///

@@ -1,6 +1,6 @@
 //! The number of failures in a row: a period and a count in one word (32 bits each).
 
-use tollgate::bridge::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) struct Streak(AtomicU64);
 

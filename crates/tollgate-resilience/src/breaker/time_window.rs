@@ -6,7 +6,7 @@
 //! the window at once.
 
 use super::thresholds::{CallCounts, CallResult};
-use tollgate::bridge::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 const COUNT_BITS: u32 = 28;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::time::TaskTime;
-use tollgate::{Ask, Limiter, LimiterExt, Outcome, Permit, Policy, Refusal};
+use tollgate::{Ask, Clock, Limiter, LimiterExt, Outcome, Permit, Policy, Refusal};
 
 /// Whether an attempt may be repeated, and when.
 ///
@@ -270,7 +270,7 @@ impl Retry {
                 (None, Some(budget)) if attempts == 1 => budget.deposit(),
                 _ => {}
             }
-            let Some(result) = within(&time, left(), work()).await else {
+            let Some(result) = within(policy.clock(), left(), work()).await else {
                 return before.map_or(Err(RetryError::TimedOut), ended);
             };
             let (outcome, repeat) = classify(&result);
@@ -294,7 +294,7 @@ impl Retry {
                 }
             }
             before = Some(result);
-            time.sleep(delay).await;
+            policy.clock().sleep(delay).await;
         }
     }
 
@@ -327,9 +327,9 @@ fn ended<T, E>(result: Result<T, E>) -> Result<T, RetryError<E>> {
 }
 
 /// The output of `work`, if it ends within `left`.
-async fn within<W: Future>(time: &TaskTime, left: Option<Duration>, work: W) -> Option<W::Output> {
+async fn within<W: Future>(clock: &Clock, left: Option<Duration>, work: W) -> Option<W::Output> {
     let mut work = pin!(work);
-    let mut deadline = left.map(|left| time.sleep(left));
+    let mut deadline = left.map(|left| clock.sleep(left));
     poll_fn(|cx| {
         if let Poll::Ready(output) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(output));

@@ -7,10 +7,10 @@
 //! that are cancelled later.
 
 use super::error::{ShedError, within};
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Weak;
-use tollgate::bridge::Mutex;
 use tollgate::status::State;
 use tollgate::sync::{Place, WaitQueue, Watch};
 use tollgate::{Demand, Description, Limiter, Outcome, Reason, Refusal, Wait};

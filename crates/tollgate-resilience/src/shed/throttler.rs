@@ -3,10 +3,10 @@
 use super::drop_probability::throttle_probability;
 use super::error::{ShedError, within};
 use crate::rng::Rng;
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-use tollgate::bridge::Mutex;
 use tollgate::status::State;
 use tollgate::{Clock, Demand, Description, Instant, Limiter, Outcome, Reason, Refusal, Wait};
 

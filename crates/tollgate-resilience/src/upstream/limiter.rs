@@ -2,11 +2,11 @@
 
 use super::feedback::Feedback;
 use super::machine::{METERS, Machine, Mark, NEVER, Settings, Taken};
+use crate::sync::Mutex;
 use std::error::Error;
 use std::fmt;
 use std::sync::Weak;
 use std::time::Duration;
-use tollgate::bridge::Mutex;
 use tollgate::status::State;
 use tollgate::sync::{Place, WaitQueue, Watch};
 use tollgate::{

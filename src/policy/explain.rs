@@ -1,9 +1,6 @@
 //! Explains decisions: what each leg answers to a request, and by which numbers.
 
-mod leg_order;
-
 pub use crate::core::decision::{Decision, LegDecision, LegVerdict, MeasuredLoad};
-pub use leg_order::LegOrder;
 
 use super::policy::Policy;
 use crate::core::ask::{Ask, Demand, Role, Waiting};
@@ -13,8 +10,7 @@ use std::cell::RefCell;
 
 impl<L: Limiter + 'static> Policy<L> {
     /// Explains the decision on `ask` now, leg by leg: which one refuses, the units that are missing, the limit that would have
-    /// sufficed. Nothing is taken, and an admission that is not explained pays nothing for it. Decisions add up to an
-    /// [advice](LegOrder) on the order of the legs.
+    /// sufficed. Nothing is taken, and an admission that is not explained pays nothing for it.
     ///
     /// A leg has the name that it was [given](crate::LimiterExt::named), else that of the limiter, else its position, as `leg
     /// 2`. The legs are those of the [builder](crate::PolicyBuilder), of [`and`](crate::LimiterExt::and), of [`Legs`](super::Legs),
@@ -25,7 +21,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// It looks at the legs, past the queue. Taken right after a refusal it says why, unless others were admitted in between.
     ///
     /// ```
-    /// # use tollgate::policy::explain::{LegOrder, LegVerdict};
+    /// # use tollgate::policy::explain::LegVerdict;
     /// # use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
     /// let clock = ManualClock::new();
     /// let policy = Policy::builder()
@@ -37,10 +33,6 @@ impl<L: Limiter + 'static> Policy<L> {
     /// let refused = decision.refused_by().unwrap();
     /// assert_eq!((&*refused.leg, refused.available, refused.missing()), ("in flight", Some(2), Some(1)));
     /// assert_eq!(refused.verdict, LegVerdict::OnEvent);
-    ///
-    /// let mut advice = LegOrder::new();
-    /// advice.count(&decision);
-    /// assert_eq!(advice.order(), ["in flight", "requests"]);
     /// # drop(held);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
