@@ -58,7 +58,7 @@ fn check(verbs: &[(&str, Found)], call: impl Fn(&str) -> Ended) {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 14] = [
+    let verbs: [(&str, Found); 15] = [
         ("Policy::try_admit", holds::<Refusal>),
         ("Policy::admit", holds::<Refusal>),
         ("Policy::admit_owned", holds::<Refusal>),

@@ -325,7 +325,8 @@ fn a_waiter_has_no_place_at_a_leg_in_shadow_mode() {
             false => (legs.push(leg), legs.push(shadow)),
         };
         let policy = Policy::new(legs);
-        (trial.try_acquire(1).unwrap(), obeyed.try_acquire(1).unwrap());
+        trial.try_acquire(1).unwrap();
+        obeyed.try_acquire(1).unwrap();
         drop(clock.run(policy.admit(1)).unwrap());
         assert_eq!(clock.elapsed(), 1_000 * MS, "shadow first: {shadow_first}");
     }
