@@ -41,14 +41,14 @@ impl KeyedSpec {
         self.check()?;
         let mut limits = KeyedLimits::new(self.max_keys, self.default.as_str(), []);
         for (tier, policy) in &self.tiers {
-            let legs = legs_of(policy).map_err(|error| error.within_all(&["tier", tier]))?;
+            let legs = legs_of(policy).map_err(|error| error.within(tier).within("tier"))?;
             limits = limits.tier(tier.as_str(), legs);
         }
         for (key, tier) in &self.keys {
             limits = match tier {
                 KeyTier::Named(tier) => limits.key(key.as_str(), tier.as_str()),
                 KeyTier::Own(policy) => {
-                    let legs = legs_of(policy).map_err(|error| error.within_all(&["keys", key]))?;
+                    let legs = legs_of(policy).map_err(|error| error.below(["keys", key]))?;
                     limits.key_with(key.as_str(), legs)
                 }
             };
@@ -90,9 +90,9 @@ fn remote_leg(leg: &LegSpec) -> Result<RemoteLeg, SpecError> {
     }
     let name = leg.name.as_str();
     let remote = match &leg.kind {
-        LegKind::TokenBucket(bucket) => RemoteLeg::rate(name, bucket.quota),
-        LegKind::SlidingWindow(window) => RemoteLeg::window(name, window.limit, window.window),
-        LegKind::Semaphore(semaphore) => RemoteLeg::permits(name, semaphore.limit as u64),
+        LegKind::TokenBucket { quota } => RemoteLeg::rate(name, *quota),
+        LegKind::SlidingWindow { limit, window, .. } => RemoteLeg::window(name, *limit, *window),
+        LegKind::Semaphore { limit } => RemoteLeg::permits(name, *limit as u64),
         other => {
             let fault = format!(
                 "`{}` was given, and a store counts token-bucket, sliding-window, semaphore",

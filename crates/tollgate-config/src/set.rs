@@ -189,7 +189,7 @@ impl Running {
         for (name, (partitions, built)) in fresh {
             if let Some((known, live)) = all.get(&name) {
                 let next = partitions.check_next(known);
-                next.map_err(|error| error.within_all(&["partitions", &name]))?;
+                next.map_err(|error| error.below(["partitions", &name]))?;
                 let live = Arc::clone(live);
                 all.insert(name, (partitions, live));
             } else {
@@ -216,13 +216,13 @@ impl Running {
                 Some(known) => check_next(known, policy, &partitions).map(|()| known.clone()),
                 None => build_policy(Arc::new(policy.clone()), clock, kinds, &partitions),
             };
-            let policy = policy.map_err(|error| error.within_all(&["policy", name]))?;
+            let policy = policy.map_err(|error| error.below(["policy", name]))?;
             next.policies.insert(name.clone(), policy);
         }
         for (name, keyed) in &spec.keyed {
             let live = match (before.keyed.get(name), before.spec.keyed.get(name)) {
                 (Some(live), Some(known)) => {
-                    check_map(keyed, known).map_err(|error| error.within_all(&["keyed", name]))?;
+                    check_map(keyed, known).map_err(|error| error.below(["keyed", name]))?;
                     live.clone()
                 }
                 _ => LiveMap::new(keyed, &partitions, clock, kinds),
@@ -275,7 +275,7 @@ fn check_map(next: &KeyedSpec, before: &KeyedSpec) -> Result<(), SpecError> {
     };
     let fixed = |(tables, policy): ([&str; 2], &PolicySpec)| {
         let fixed = policy.check_fixed(known, STAYS);
-        fixed.map_err(|error| error.within_all(&tables))
+        fixed.map_err(|error| error.below(tables))
     };
     next.policies().try_for_each(fixed)
 }

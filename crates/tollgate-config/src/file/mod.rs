@@ -1,18 +1,20 @@
 //! Files, TOML and JSON.
 
-mod de;
 mod error;
-mod tree;
+mod node;
 
-pub use error::{ConfigError, Fault};
+pub use error::ConfigError;
+pub(crate) use node::{Node, Reader, kinds, read_kind, with_kind};
 
 use crate::kind::Kinds;
 use crate::spec::{PathPart, PolicySetSpec, PolicySpec, SpecError};
-use de::Reader;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
-use tree::{Node, Value};
+use toml::de::{DeTable, DeValue};
 
 /// The format of a file.
 ///
@@ -134,17 +136,23 @@ impl Kinds {
     /// # Errors
     /// [`ConfigError`]: the first mistake.
     pub fn parse<S: ConfigFile>(&self, text: &str, format: Format) -> Result<S, ConfigError> {
-        let root = match format {
-            Format::Toml => tree::toml(text)?,
-            Format::Json => tree::json(text)?,
-        };
-        let reader = Reader {
-            text,
-            node: &root,
-            is_strict: false,
-        };
-        let spec = S::deserialize(reader).map_err(|mistake| mistake.in_text(text))?;
-        spec.check(self).map_err(|error| located(text, &root, &error))?;
+        match format {
+            Format::Toml => {
+                let table = DeTable::parse(text).map_err(|error| toml_error(text, &error))?;
+                let node = Node::deserialize(toml::Deserializer::from(table.clone()));
+                let read = self.read(&node.map_err(|error| toml_error(text, &error))?);
+                read.map_err(|error| ConfigError::of_spec(text, find_in_toml(table.into_inner(), &error), &error))
+            }
+            Format::Json => {
+                let read = self.read(&serde_json::from_str(text).map_err(|error| json_error(text, &error))?);
+                read.map_err(|error| ConfigError::of_spec(text, find_in_json(text, &error).unwrap_or_default(), &error))
+            }
+        }
+    }
+
+    fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, SpecError> {
+        let spec = S::deserialize(Reader::new(node))?;
+        spec.check(self)?;
         Ok(spec)
     }
 
@@ -153,64 +161,86 @@ impl Kinds {
             Ok(text) => self.parse(text, format),
             Err(error) => {
                 let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-                let why = "this is no UTF-8, and nothing else is allowed".into();
-                Err(ConfigError::at(&good, good.len(), Fault::Syntax { why }))
+                let fault = "this is no UTF-8, and nothing else is allowed";
+                Err(ConfigError::at(&good, good.len(), fault))
             }
         }
     }
 }
 
-/// Reads a value of serde that is no file: the path of a mistake stands for its place.
-pub(crate) fn read_value<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, SpecError> {
-    let mut paths = Vec::new();
-    let node = &tree::of_value(value, &mut Vec::new(), &mut paths);
-    let reader = Reader {
-        text: "",
-        node,
-        is_strict: true,
-    };
-    T::deserialize(reader).map_err(|mistake| mistake.on_path(&paths))
-}
-
 /// The format of a file, by its name.
 pub(crate) fn format_of(path: &Path) -> Result<Format, ConfigError> {
-    let wrong = || ConfigError::unreadable("its name ends in neither `.toml` nor `.json`");
+    let wrong = || ConfigError::nowhere("its name ends in neither `.toml` nor `.json`");
     Format::of_path(path).ok_or_else(wrong)
 }
 
 /// Reads a file, and its format by its name.
 pub(crate) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), ConfigError> {
     let format = format_of(path)?;
-    let unreadable = |error: std::io::Error| ConfigError::unreadable(error.to_string());
+    let unreadable = |error: std::io::Error| ConfigError::nowhere(error.to_string());
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE {
         let why = format!("it is longer than the {MAX_FILE} bytes that are allowed");
-        return Err(ConfigError::unreadable(why));
+        return Err(ConfigError::nowhere(why));
     }
     Ok((bytes, format))
 }
 
-/// The place in the file of a mistake that shows only in the whole: down its path, as far as there is something.
-fn located(text: &str, root: &Node, error: &SpecError) -> ConfigError {
-    let mut node = root;
-    for part in error.path() {
-        let next = match (part, &node.value) {
-            // The name that it had before.
-            (PathPart::Key(key), _) if &**key == "load_of" => node.get(key).or_else(|| node.get("leg")),
-            (PathPart::Key(key), _) => node.get(key),
-            (PathPart::Row(row), Value::List(rows)) => rows.get(*row),
-            (PathPart::Row(_), _) => None,
+fn toml_error(text: &str, error: &toml::de::Error) -> ConfigError {
+    let at = error.span().map_or(text.len(), |span| span.start);
+    ConfigError::at(text, at, error.message().trim_end().replace('\n', "; "))
+}
+
+fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
+    let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
+    let at = lines.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
+    let why = error.to_string();
+    ConfigError::at(text, at, why.split(" at line ").next().unwrap_or_default())
+}
+
+/// The byte at which the value of a path stands, or its key if that is wrong; as far down the path as there is something.
+fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
+    let (mut value, mut at) = (&DeValue::Table(table), 0);
+    for (step, part) in error.path().iter().enumerate() {
+        let (key, next) = match (part, value) {
+            (PathPart::Key(name), DeValue::Table(table)) => {
+                let found = table.iter().find(|(key, _)| key.get_ref() == &**name);
+                found.map(|(key, next)| (Some(key.span()), next))
+            }
+            (PathPart::Row(row), DeValue::Array(rows)) => rows.get(*row).map(|next| (None, next)),
+            _ => None,
+        }
+        .unzip();
+        let Some(next) = next else { break };
+        let is_wrong_key = error.is_of_key() && step + 1 == error.path().len();
+        let span = key.flatten().filter(|_| is_wrong_key).unwrap_or_else(|| next.span());
+        (value, at) = (next.get_ref(), span.start);
+    }
+    at
+}
+
+/// The same in JSON.
+fn find_in_json(text: &str, error: &SpecError) -> Option<usize> {
+    let place = |part: &str| part.as_ptr().addr() - text.as_ptr().addr();
+    let mut part = serde_json::from_str::<&RawValue>(text).ok()?.get();
+    for (step, path) in error.path().iter().enumerate() {
+        let next = match path {
+            PathPart::Key(key) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
+                .ok()
+                .and_then(|table| table.get(&**key).copied()),
+            PathPart::Row(row) => serde_json::from_str::<Vec<&RawValue>>(part)
+                .ok()
+                .and_then(|rows| rows.get(*row).copied()),
         };
-        match next {
-            Some(next) => node = next,
-            None => break,
+        let Some(next) = next else { break };
+        part = next.get();
+        if error.is_of_key() && step + 1 == error.path().len() {
+            let key = error.key();
+            let before = text[..place(part)].trim_end().trim_end_matches(':').trim_end();
+            return Some(before.len().saturating_sub(serde_json::to_string(key).ok()?.len()));
         }
     }
-    let fault = Fault::Value {
-        key: error.key().into(),
-        why: error.fault().into(),
-    };
-    ConfigError::at(text, node.at, fault)
+    Some(place(part))
 }

@@ -1,14 +1,14 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
-use super::{Around, Kind};
+use super::{Around, LegKind};
+use crate::file::kinds;
 use crate::spec::SpecError;
-use crate::spec::tagged::tagged;
-use laws::LawSpec as Law;
-pub use laws::LawSpec;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tollgate::{Quota, Semaphore, TokenBucket};
-use tollgate_resilience::adaptive::{Adaptive, AdaptiveBuilder, AdaptiveError, Resizable};
+use tollgate_resilience::adaptive::{
+    Adaptive, AdaptiveBuilder, AdaptiveError, Aimd, Cubic, Gradient, Gradient2, LimitLaw, Resizable, Trend, Vegas,
+};
 use tollgate_resilience::{BreakerError, CircuitBreaker, OpenTime};
 
 /// A [`CircuitBreaker`]. A number that is not given is the builder's own: see
@@ -28,43 +28,48 @@ use tollgate_resilience::{BreakerError, CircuitBreaker, OpenTime};
 #[serde(default)]
 pub struct BreakerSpec {
     /// The number of latest calls that the state is judged by, unless `time_window` is given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub count_window: Option<usize>,
     /// The span whose calls the state is judged by.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub time_window: Option<Duration>,
     /// The least number of results that is judged.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub minimum_calls: Option<u64>,
     /// The part of failures that opens, above 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_rate: Option<f64>,
     /// The duration above which a call is slow. It is given with `slow_rate`.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub slow_after: Option<Duration>,
     /// The part of slow calls that opens, above 0 to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_rate: Option<f64>,
     /// The number of failures without a success that opens.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub consecutive_failures: Option<u64>,
     /// How long it stays open.
-    #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub open_for: Option<Duration>,
     /// The number of probes while half open.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub probes: Option<u64>,
 }
 
-/// The builder with a number, if there is one.
-fn with<B, N>(builder: B, number: Option<N>, set: impl FnOnce(B, N) -> B) -> B {
-    match number {
-        Some(number) => set(builder, number),
-        None => builder,
+impl From<BreakerSpec> for LegKind {
+    fn from(breaker: BreakerSpec) -> Self {
+        Self::Breaker(breaker)
     }
+}
+
+/// Sets what is given, and within its bounds where it has some.
+macro_rules! set {
+    ($builder:ident; $($key:ident $(in $bounds:expr)?),*) => {$(
+        if let Some(number) = $key {
+            $(if !$bounds.contains(&number) {
+                let (least, most) = ($bounds.start(), $bounds.end());
+                return Err(SpecError::given(stringify!($key), number, format_args!("{least} to {most}")));
+            })?
+            $builder = $builder.$key(number);
+        }
+    )*};
 }
 
 /// A fault of the key whose number is out of bounds.
@@ -84,45 +89,33 @@ fn breaker_fault(error: BreakerError) -> SpecError {
     SpecError::new(&key, error.to_string())
 }
 
-impl Kind for BreakerSpec {
-    type Limiter = CircuitBreaker;
-
-    fn build(&self, around: &Around<'_>) -> Result<CircuitBreaker, SpecError> {
-        if self.count_window.is_some() && self.time_window.is_some() {
+impl BreakerSpec {
+    pub(super) fn build(&self, around: &Around<'_>) -> Result<CircuitBreaker, SpecError> {
+        let Self {
+            count_window,
+            time_window,
+            minimum_calls,
+            failure_rate,
+            consecutive_failures,
+            probes,
+            ..
+        } = *self;
+        if count_window.is_some() && time_window.is_some() {
             let fault = "a count window was given already, and one of both is allowed";
             return Err(SpecError::new("time_window", fault));
         }
-        let slow = match (self.slow_after, self.slow_rate) {
-            (Some(after), Some(rate)) => Some((after, rate)),
-            (None, None) => None,
-            (Some(_), None) => {
-                return Err(SpecError::new(
-                    "slow_after",
-                    "it is given with `slow_rate`, which is missing",
-                ));
-            }
-            (None, Some(_)) => {
-                return Err(SpecError::new(
-                    "slow_rate",
-                    "it is given with `slow_after`, which is missing",
-                ));
-            }
-        };
-        let builder = CircuitBreaker::builder().on(around.clock);
-        let builder = with(builder, self.count_window, |builder, calls| builder.count_window(calls));
-        let builder = with(builder, self.time_window, |builder, time| builder.time_window(time));
-        let builder = with(builder, self.minimum_calls, |builder, calls| {
-            builder.minimum_calls(calls)
-        });
-        let builder = with(builder, self.failure_rate, |builder, rate| builder.failure_rate(rate));
-        let builder = with(builder, slow, |builder, (after, rate)| builder.slow_calls(after, rate));
-        let builder = with(builder, self.consecutive_failures, |builder, n| {
-            builder.consecutive_failures(n)
-        });
-        let builder = with(builder, self.open_for, |builder, time| {
-            builder.open_for(OpenTime::fixed(time))
-        });
-        let builder = with(builder, self.probes, |builder, probes| builder.probes(probes));
+        let mut builder = CircuitBreaker::builder().on(around.clock);
+        set!(builder; count_window, time_window, minimum_calls, failure_rate, consecutive_failures, probes);
+        if let Some(time) = self.open_for {
+            builder = builder.open_for(OpenTime::fixed(time));
+        }
+        let missing = |key, other| SpecError::new(key, format!("it is given with `{other}`, which is missing"));
+        match (self.slow_after, self.slow_rate) {
+            (Some(after), Some(rate)) => builder = builder.slow_calls(after, rate),
+            (None, None) => {}
+            (Some(_), None) => return Err(missing("slow_after", "slow_rate")),
+            (None, Some(_)) => return Err(missing("slow_rate", "slow_after")),
+        }
         builder.build().map_err(breaker_fault)
     }
 }
@@ -155,8 +148,8 @@ fn check_start(key: &str, limit: u64, floor: usize, ceiling: usize) -> Result<()
     if (floor as u64..=ceiling as u64).contains(&limit) {
         return Ok(());
     }
-    let fault = format!("{limit} was given, and {floor} to {ceiling}, the floor and the ceiling, is allowed");
-    Err(SpecError::new(key, fault))
+    let allowed = format!("{floor} to {ceiling}, the floor and the ceiling,");
+    Err(SpecError::given(key, limit, allowed))
 }
 
 /// A [`Semaphore`] whose limit [adapts](Adaptive). See [`AdaptiveBuilder`] for the meaning of its numbers. None can be changed in place.
@@ -177,7 +170,6 @@ pub struct AdaptiveSpec {
     /// The law that sets the limit, with its numbers.
     pub law: LawSpec,
     /// The limit at the start: 20, as far as the bounds allow, unless it is given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// The lowest limit.
     pub floor: usize,
@@ -207,25 +199,22 @@ impl Default for AdaptiveSpec {
     }
 }
 
-impl Law {
-    fn drives<L: Resizable>(&self, builder: AdaptiveBuilder<L>) -> Result<AdaptiveBuilder<L>, SpecError> {
-        Ok(builder.law(self.build().map_err(|error| error.within("law"))?))
+impl From<AdaptiveSpec> for LegKind {
+    fn from(adaptive: AdaptiveSpec) -> Self {
+        Self::Adaptive(adaptive)
     }
 }
 
-impl Kind for AdaptiveSpec {
-    type Limiter = Adaptive;
-
-    fn build(&self, around: &Around<'_>) -> Result<Adaptive, SpecError> {
+impl AdaptiveSpec {
+    pub(super) fn build(&self, around: &Around<'_>) -> Result<Adaptive, SpecError> {
         let start = self
             .limit
             .unwrap_or(20.clamp(self.floor.min(self.ceiling), self.ceiling));
         let builder = Adaptive::builder(Semaphore::new(start.min(Semaphore::MAX_PERMITS)))
             .bounds(self.floor, self.ceiling)
             .window(self.window, self.samples)
-            .percentile(self.percentile)
-            .on(around.clock);
-        let adaptive = self.law.drives(builder)?.build().map_err(adaptive_fault)?;
+            .percentile(self.percentile);
+        let adaptive = self.law.build_with(builder, around)?;
         check_start("limit", start as u64, self.floor, self.ceiling)?;
         Ok(adaptive)
     }
@@ -249,7 +238,7 @@ impl Kind for AdaptiveSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AdaptiveRateSpec {
     /// The law that sets the rate, with its numbers.
-    #[serde(default = "laws::cubic")]
+    #[serde(default = "LawSpec::cubic")]
     pub law: LawSpec,
     /// The rate at the start. Its period and its burst stay.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -272,7 +261,7 @@ impl AdaptiveRateSpec {
     /// A rate that starts at `quota` and finds itself between one and `ceiling` units per period, by the law `cubic`.
     pub fn new(quota: Quota, ceiling: usize) -> Self {
         Self {
-            law: laws::cubic(),
+            law: LawSpec::cubic(),
             quota,
             floor: one(),
             ceiling,
@@ -282,15 +271,18 @@ impl AdaptiveRateSpec {
     }
 }
 
-impl Kind for AdaptiveRateSpec {
-    type Limiter = Adaptive<TokenBucket>;
+impl From<AdaptiveRateSpec> for LegKind {
+    fn from(adaptive: AdaptiveRateSpec) -> Self {
+        Self::AdaptiveRate(adaptive)
+    }
+}
 
-    fn build(&self, around: &Around<'_>) -> Result<Self::Limiter, SpecError> {
+impl AdaptiveRateSpec {
+    pub(super) fn build(&self, around: &Around<'_>) -> Result<Adaptive<TokenBucket>, SpecError> {
         let builder = Adaptive::builder(TokenBucket::new(self.quota).on(around.clock))
             .bounds(self.floor, self.ceiling)
-            .window(self.window, self.samples)
-            .on(around.clock);
-        let adaptive = self.law.drives(builder)?.build().map_err(adaptive_fault)?;
+            .window(self.window, self.samples);
+        let adaptive = self.law.build_with(builder, around)?;
         check_start("quota", self.quota.count(), self.floor, self.ceiling)?;
         if Quota::new(self.ceiling as u64, self.quota.period()).is_err() {
             let fault = format!(
@@ -304,123 +296,123 @@ impl Kind for AdaptiveRateSpec {
     }
 }
 
-/// The laws of adaptive limits, and their numbers. A number that is not given is the law's own.
-pub mod laws {
-    use super::*;
-    use crate::spec::tagged::{kinds, no_more};
-    use tollgate_resilience::adaptive::{Aimd, Cubic, Gradient, Gradient2, LimitLaw, Trend, Vegas};
+/// A law of an adaptive limit, and its numbers. A number that is not given is the law's own. In a file it is a table whose key `kind`
+/// names the law.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "LawSpec", tag = "kind")
+)]
+#[serde(remote = "Self", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum LawSpec {
+    /// [`Aimd`].
+    Aimd {
+        /// See [`Aimd::backoff`].
+        backoff: Option<f64>,
+        /// See [`Aimd::timeout`].
+        #[serde(default, with = "humantime_serde")]
+        #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+        timeout: Option<Duration>,
+    },
+    /// [`Cubic`].
+    Cubic {
+        /// See [`Cubic::backoff`].
+        backoff: Option<f64>,
+        /// See [`Cubic::scale`].
+        scale: Option<f64>,
+    },
+    /// [`Gradient`].
+    Gradient {
+        /// See [`Gradient::buffer`].
+        buffer: Option<f64>,
+        /// See [`Gradient::measure_every`].
+        measure_every: Option<u32>,
+        /// See [`Gradient::measure_at`].
+        measure_at: Option<u32>,
+    },
+    /// [`Gradient2`].
+    Gradient2 {
+        /// See [`Gradient2::smoothing`].
+        smoothing: Option<f64>,
+        /// See [`Gradient2::tolerance`].
+        tolerance: Option<f64>,
+        /// See [`Gradient2::queue`].
+        queue: Option<u32>,
+    },
+    /// [`Trend`].
+    Trend {
+        /// See [`Trend::average_over`].
+        average_over: Option<u32>,
+        /// See [`Trend::correlate_over`].
+        correlate_over: Option<usize>,
+    },
+    /// [`Vegas`].
+    Vegas {
+        /// See [`Vegas::smoothing`].
+        smoothing: Option<f64>,
+        /// See [`Vegas::backoff`].
+        backoff: Option<f64>,
+    },
+}
 
-    /// Refuses a number that is out of its bounds.
-    fn within<N: PartialOrd + std::fmt::Display + Copy>(
-        key: &str,
-        given: Option<N>,
-        least: N,
-        most: N,
-    ) -> Result<Option<N>, SpecError> {
-        match given {
-            Some(number) if !(least..=most).contains(&number) => Err(SpecError::new(
-                key,
-                format!("{number} was given, and {least} to {most} is allowed"),
-            )),
-            given => Ok(given),
+kinds! {
+    LawSpec, &["kind"];
+}
+
+impl Default for LawSpec {
+    fn default() -> Self {
+        Self::Gradient2 {
+            smoothing: None,
+            tolerance: None,
+            queue: None,
         }
     }
+}
 
-    macro_rules! laws {
-        ($($law:ident as $spec:ident { $($(#[$meta:meta])* $field:ident: $of:ty $(= $least:literal..=$most:expr)?,)* })*) => {$(
-            #[doc = concat!("[`", stringify!($law), "`].")]
-            #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
-            #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-            #[serde(default)]
-            pub struct $spec {
-                $(
-                    $(#[$meta])*
-                    #[doc = concat!("See [`", stringify!($law), "::", stringify!($field), "`].")]
-                    #[serde(skip_serializing_if = "Option::is_none")]
-                    pub $field: Option<$of>,
-                )*
-            }
-
-            impl $spec {
-                fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {
-                    let law = $law::new();
-                    $(
-                        let number = self.$field;
-                        $(let number = within(stringify!($field), number, $least, $most)?;)?
-                        let law = with(law, number, $law::$field);
-                    )*
-                    Ok(Box::new(law))
-                }
-            }
-        )*
-
-            impl LawSpec {
-                pub(super) fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {
-                    match self {
-                        $(Self::$law(law) => law.build(),)*
-                    }
-                }
-            }
-        };
-    }
-    laws! {
-        Aimd as AimdSpec {
-            backoff: f64 = 0.5..=0.99,
-            #[serde(with = "humantime_serde")]
-            #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-            timeout: Duration,
-        }
-        Cubic as CubicSpec {
-            backoff: f64 = 0.1..=0.99,
-            scale: f64 = 1e-6..=1e6,
-        }
-        Gradient as GradientSpec {
-            buffer: f64 = 0.0..=10.0,
-            measure_every: u32 = 1..=u32::MAX,
-            measure_at: u32 = 1..=u32::MAX,
-        }
-        Gradient2 as Gradient2Spec {
-            smoothing: f64 = 0.01..=1.0,
-            tolerance: f64 = 1.0..=10.0,
-            queue: u32,
-        }
-        Trend as TrendSpec {
-            average_over: u32 = 1..=u32::MAX,
-            correlate_over: usize = 10..=1_000,
-        }
-        Vegas as VegasSpec {
-            smoothing: f64 = 0.01..=1.0,
-            backoff: f64 = 0.1..=0.99,
-        }
+impl LawSpec {
+    fn cubic() -> Self {
+        let (backoff, scale) = (None, None);
+        Self::Cubic { backoff, scale }
     }
 
-    kinds! {
-        /// A law of an adaptive limit, and its numbers. In a file it is a table whose key `kind` names the law.
-        pub enum LawSpec {
-            Aimd(AimdSpec) = "aimd",
-            Cubic(CubicSpec) = "cubic",
-            Gradient(GradientSpec) = "gradient",
-            Gradient2(Gradient2Spec) = "gradient2",
-            Trend(TrendSpec) = "trend",
-            Vegas(VegasSpec) = "vegas",
+    fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {
+        macro_rules! law {
+            ($law:ident; $($set:tt)*) => {{
+                let mut law = $law::new();
+                set!(law; $($set)*);
+                Box::new(law)
+            }};
         }
-        common "kind"
-    then no_more
+        Ok(match *self {
+            Self::Aimd { backoff, timeout } => law!(Aimd; backoff in (0.5..=0.99), timeout),
+            Self::Cubic { backoff, scale } => law!(Cubic; backoff in (0.1..=0.99), scale in (1e-6..=1e6)),
+            Self::Gradient {
+                buffer,
+                measure_every,
+                measure_at,
+            } => law!(Gradient; buffer in (0.0..=10.0), measure_every in (1..=u32::MAX), measure_at in (1..=u32::MAX)),
+            Self::Gradient2 {
+                smoothing,
+                tolerance,
+                queue,
+            } => law!(Gradient2; smoothing in (0.01..=1.0), tolerance in (1.0..=10.0), queue),
+            Self::Trend {
+                average_over,
+                correlate_over,
+            } => law!(Trend; average_over in (1..=u32::MAX), correlate_over in (10..=1_000)),
+            Self::Vegas { smoothing, backoff } => law!(Vegas; smoothing in (0.01..=1.0), backoff in (0.1..=0.99)),
+        })
     }
 
-    impl Default for LawSpec {
-        fn default() -> Self {
-            Gradient2Spec::default().into()
-        }
-    }
-
-    pub(super) fn cubic() -> LawSpec {
-        CubicSpec::default().into()
-    }
-
-    impl<'de> Deserialize<'de> for LawSpec {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            tagged(deserializer)
-        }
+    /// Builds a limit that this law drives.
+    fn build_with<L: Resizable>(
+        &self,
+        builder: AdaptiveBuilder<L>,
+        around: &Around<'_>,
+    ) -> Result<Adaptive<L>, SpecError> {
+        let law = self.build().map_err(|error| error.within("law"))?;
+        builder.law(law).on(around.clock).build().map_err(adaptive_fault)
     }
 }

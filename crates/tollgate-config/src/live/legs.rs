@@ -1,8 +1,8 @@
 //! The list of legs that is in force, and those before it that permits are out of.
 
-use super::built::{Built, LiveLeg, MOST_COUNTED};
+use super::built::{Built, LiveLeg};
 use super::changes::Changes;
-use super::load::InUse;
+use super::load::LegLoad;
 use crate::kind::{Around, Kinds, LivePartitions};
 use crate::source::SourceError;
 use crate::spec::{PolicySpec, STAYS, SpecError};
@@ -13,9 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tollgate::sync::{Place, Watch, Watchers};
-use tollgate::{
-    BoxTicket, Clock, Cost, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket,
-};
+use tollgate::{BoxTicket, Clock, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket};
 
 /// The legs of a policy that can be reloaded: the limiter of a [`ReloadablePolicy`](crate::ReloadablePolicy).
 ///
@@ -56,8 +54,8 @@ struct Version {
     number: u64,
     legs: Arc<Legs>,
     live: Arc<[LiveLeg]>,
-    /// The legs whose use is counted, each with its cost.
-    counted: Vec<(Arc<InUse>, Option<Cost>)>,
+    /// The loads that change as permits come back.
+    loads: Vec<Arc<LegLoad>>,
     /// Permits that are out, and admissions that are under way.
     out: AtomicU64,
     // Registered with the legs as long as this list lives.
@@ -78,31 +76,16 @@ impl Version {
         let relay = Arc::new(Relay(Arc::clone(watchers)));
         let watcher: Weak<dyn Watch> = Arc::downgrade(&relay) as Weak<dyn Watch>;
         built.legs.watch(&watcher);
-        let cost = |leg: &LiveLeg| leg.spec.per.as_deref().map(Cost::interned);
-        let counted = |leg: &LiveLeg| Some((Arc::clone(leg.in_use.as_ref()?), cost(leg)));
+        let links = built.live.iter().filter_map(|leg| leg.link.as_ref());
+        let of_permits = links.filter(|link| link.is_of_permits());
         Arc::new(Self {
             number,
             legs: Arc::clone(&built.legs),
             live: Arc::clone(&built.live),
-            counted: built.live.iter().filter_map(counted).collect(),
+            loads: of_permits.map(|link| Arc::clone(&link.load)).collect(),
             out: AtomicU64::new(0),
             _relay: relay,
         })
-    }
-
-    /// An admission of all legs is in use.
-    #[inline]
-    fn count(&self, demand: &Demand<'_>) -> [u64; MOST_COUNTED] {
-        let mut used = [0; MOST_COUNTED];
-        for (used, (in_use, cost)) in used.iter_mut().zip(&self.counted) {
-            let part = match cost {
-                Some(cost) => demand.per(*cost),
-                None => Some(demand.per_call()),
-            };
-            *used = part.map_or(0, |part| part.units());
-            in_use.take(*used);
-        }
-        used
     }
 }
 
@@ -110,25 +93,19 @@ impl Version {
 #[derive(Clone, Copy, Debug)]
 pub struct ReloadTicket {
     number: u64,
-    /// The units of the legs whose use is counted.
-    used: [u64; MOST_COUNTED],
     ticket: BoxTicket,
 }
 
 impl Ticket for ReloadTicket {
-    const WORDS: usize = 1 + MOST_COUNTED + BoxTicket::WORDS;
+    const WORDS: usize = 1 + BoxTicket::WORDS;
     fn write(&self, words: &mut [u64]) {
         words[0] = self.number;
-        words[1..][..MOST_COUNTED].copy_from_slice(&self.used);
-        self.ticket.write(&mut words[1 + MOST_COUNTED..]);
+        self.ticket.write(&mut words[1..]);
     }
     fn read(words: &[u64]) -> Self {
-        let mut used = [0; MOST_COUNTED];
-        used.copy_from_slice(&words[1..][..MOST_COUNTED]);
         Self {
             number: words[0],
-            used,
-            ticket: BoxTicket::read(&words[1 + MOST_COUNTED..]),
+            ticket: BoxTicket::read(&words[1..]),
         }
     }
 }
@@ -151,11 +128,6 @@ impl ReloadableLegs {
             },
         )?;
         let watchers = Arc::new(Watchers::new());
-        built
-            .live
-            .iter()
-            .filter_map(|leg| leg.in_use.as_ref())
-            .for_each(|in_use| in_use.becomes_whole());
         Ok(Self {
             clock: clock.clone(),
             kinds: kinds.clone(),
@@ -270,7 +242,6 @@ impl ReloadableLegs {
         };
         drop(error);
         self.forget_if_unused(&before);
-        self.count_anew();
         Some(Changes::between(next.number, &*old, &**spec))
     }
 
@@ -285,10 +256,11 @@ impl ReloadableLegs {
 
     /// An admission or a permit of `version` ends.
     fn exit(&self, version: &Version) {
-        // Release: what the holder did is seen by the one that drops the list. Acquire: sees (N).
+        // Pairs with (N): a list that is in force is never forgotten here, and its loads are those that waiters depend on.
         let last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
-        // Relaxed: a list that is in force is never forgotten here.
-        if self.number.load(Ordering::Relaxed) != version.number {
+        if self.number.load(Ordering::SeqCst) == version.number {
+            version.loads.iter().for_each(|load| load.changed());
+        } else {
             self.after_retired(version, last);
         }
     }
@@ -299,18 +271,7 @@ impl ReloadableLegs {
         if last {
             self.forget_if_unused(version);
         }
-        self.count_anew();
-    }
-
-    /// Permits of lists before, which the list in force may not have counted, have come back.
-    fn count_anew(&self) {
-        let none_left = self.retired.lock().is_empty();
-        for (in_use, _) in &self.current.load_full().counted {
-            if none_left {
-                in_use.becomes_whole();
-            }
-            in_use.changed();
-        }
+        self.current.load_full().loads.iter().for_each(|load| load.changed());
     }
 
     /// The list of a ticket.
@@ -326,12 +287,12 @@ impl ReloadableLegs {
     fn end(&self, ticket: ReloadTicket, end: impl FnOnce(&Legs, BoxTicket)) {
         let current = self.current.load();
         if current.number == ticket.number {
-            let _exit = Exit(self, &current, ticket.used);
+            let _exit = Exit(self, &current);
             return end(&current.legs, ticket.ticket);
         }
         drop(current);
         if let Some(version) = self.of(ticket.number) {
-            let _exit = Exit(self, &version, ticket.used);
+            let _exit = Exit(self, &version);
             end(&version.legs, ticket.ticket);
         }
     }
@@ -356,15 +317,11 @@ impl ReloadableLegs {
 }
 
 /// Counts a permit as ended when this is dropped.
-struct Exit<'a>(&'a ReloadableLegs, &'a Version, [u64; MOST_COUNTED]);
+struct Exit<'a>(&'a ReloadableLegs, &'a Version);
 
 impl Drop for Exit<'_> {
     fn drop(&mut self) {
-        let Self(legs, version, used) = self;
-        for (units, (in_use, _)) in used.iter().zip(&version.counted).filter(|(units, _)| **units > 0) {
-            in_use.give_back(*units);
-        }
-        legs.exit(version);
+        self.0.exit(self.1);
     }
 }
 
@@ -376,14 +333,13 @@ impl Limiter for ReloadableLegs {
             let version = self.current.load();
             // (A) Sequentially consistent: see (N).
             version.out.fetch_add(1, Ordering::SeqCst);
-            let exit = Exit(self, &version, [0; MOST_COUNTED]);
+            let exit = Exit(self, &version);
             let number = version.number;
             // Otherwise the list may be forgotten already.
             if self.number.load(Ordering::SeqCst) == number {
                 let ticket = version.legs.try_reserve(demand)?;
                 std::mem::forget(exit);
-                let used = version.count(demand);
-                return Ok(ReloadTicket { number, used, ticket });
+                return Ok(ReloadTicket { number, ticket });
             }
         }
     }
@@ -432,7 +388,10 @@ impl Limiter for ReloadableLegs {
     }
 
     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
-        (*self.current.load().legs).describe(visit);
+        // The limiters have a handle in each list, so that they are not alone as one that is as new.
+        let current = self.current.load();
+        let is_as_new = current.live.iter().all(|leg| leg.unit.is_as_new());
+        (*current.legs).describe(&mut |leg| visit(leg.as_new(is_as_new)));
     }
 }
 

@@ -14,4 +14,4 @@ pub use legs::{ReloadTicket, ReloadableLegs};
 pub use reload::{Reload, ReloadablePolicy};
 pub(crate) use reload::{apply_spec, build_policy, check_next};
 pub use status::LegStatus;
-pub(crate) use unit::{AnyUnit, Unit};
+pub(crate) use unit::{AnyUnit, unit};

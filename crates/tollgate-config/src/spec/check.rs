@@ -72,7 +72,7 @@ impl PolicySetSpec {
     /// The partitions, fresh.
     pub(crate) fn build_partitions(&self) -> Result<LivePartitions, SpecError> {
         let build = |(name, spec): (&String, &super::PartitionsSpec)| {
-            let built = spec.build().map_err(|error| error.within_all(&["partitions", name]))?;
+            let built = spec.build().map_err(|error| error.below(["partitions", name]))?;
             Ok((name.clone(), (spec.clone(), Arc::new(built))))
         };
         self.partitions.iter().map(build).collect()
@@ -85,14 +85,14 @@ impl PolicySetSpec {
         }
         for (name, policy) in &self.policies {
             let checked = policy.check_around(around);
-            checked.map_err(|error| error.within_all(&["policy", name]))?;
+            checked.map_err(|error| error.below(["policy", name]))?;
         }
         for (name, keyed) in &self.keyed {
-            let below = |error: SpecError| error.within_all(&["keyed", name]);
+            let below = |error: SpecError| error.below(["keyed", name]);
             keyed.check().map_err(below)?;
             for (tables, policy) in keyed.policies() {
                 let checked = policy.check_around(around);
-                checked.map_err(|error| below(error.within_all(&tables)))?;
+                checked.map_err(|error| below(error.below(tables)))?;
             }
         }
         Ok(())
@@ -140,39 +140,32 @@ fn check_leg(spec: &PolicySpec, position: usize, leg: &LegSpec) -> Result<(), Sp
             "it is empty, and `call` or the name of a cost is allowed",
         ));
     }
-    let when = leg.when.as_ref();
-    when.map_or(Ok(()), |when| {
-        check_when(spec, leg, when).map_err(|error| error.within("when"))
-    })
+    let when = leg.when.as_ref().map_or(Ok(()), |when| check_when(leg, when));
+    when.map_err(|error| error.within("when"))
 }
 
-fn check_when(spec: &PolicySpec, leg: &LegSpec, when: &When) -> Result<(), SpecError> {
-    let When {
-        load_of, above, over, ..
-    } = when;
-    if *load_of == leg.name {
-        let fault = format!("`{load_of}` is the leg itself, and another one is allowed");
+fn check_when(leg: &LegSpec, when: &When) -> Result<(), SpecError> {
+    let (above, below) = (when.above, when.below.unwrap_or_default());
+    if when.load_of == leg.name {
+        let fault = format!("`{}` is the leg itself, and another one is allowed", leg.name);
         return Err(SpecError::new("load_of", fault));
     }
-    if spec.leg(load_of).is_none() {
-        let others = spec.legs.iter().filter(|known| known.name != leg.name);
-        let names = others.map(|known| known.name.as_str()).collect::<Vec<_>>().join(", ");
-        let fault = format!("`{load_of}` is no leg, and there are: {names}");
-        return Err(SpecError::new("load_of", fault));
+    if when.over.is_zero() || when.over > LONGEST {
+        return Err(SpecError::given(
+            "over",
+            humantime::format_duration(when.over),
+            "above zero to 24 hours",
+        ));
     }
-    if over.is_zero() || *over > LONGEST {
-        let fault = format!("{over:?} was given, and above zero to 24 hours is allowed");
-        return Err(SpecError::new("over", fault));
+    if !above.is_finite() || above < 0.0 {
+        return Err(SpecError::given("above", above, "a number of at least 0"));
     }
-    if !above.is_finite() || *above < 0.0 {
-        let fault = format!("{above} was given, and a number of at least 0 is allowed");
-        return Err(SpecError::new("above", fault));
-    }
-    match when.below {
-        Some(below) if !(0.0..=*above).contains(&below) => {
-            let fault = format!("{below} was given, and 0 to {above}, which is `above`, is allowed");
-            Err(SpecError::new("below", fault))
-        }
-        _ => Ok(()),
+    match (0.0..=above).contains(&below) {
+        true => Ok(()),
+        false => Err(SpecError::given(
+            "below",
+            below,
+            format_args!("0 to {above}, which is `above`,"),
+        )),
     }
 }
