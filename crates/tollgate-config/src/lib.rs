@@ -17,7 +17,7 @@ pub use file::{ConfigError, ConfigFile, Format, MAX_FILE, load, parse};
 pub use kind::{AdaptiveRateSpec, AdaptiveSpec, BreakerSpec, LawSpec};
 pub use kind::{CustomKind, Kinds, LegKind};
 pub use live::{Change, Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
-pub use set::{KeyedPolicies, PolicySet, UnknownName};
+pub use set::{KeyedPolicies, PolicySet};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
 pub use source::WatchedFile;

@@ -144,10 +144,10 @@ impl CustomKind {
         &self.numbers
     }
 
-    pub(super) fn build(&self, around: &Around<'_>) -> Result<BoxLimiter, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<BoxLimiter, SpecError> {
         let Some(build) = around.kinds.0.get(&*self.kind) else {
             return Err(around.kinds.unknown(&self.kind));
         };
-        build(&Value::Object(self.numbers.clone()), around.clock)
+        build(&Value::Object(self.numbers.clone()), &around.clock)
     }
 }

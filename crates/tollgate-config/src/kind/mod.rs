@@ -30,11 +30,22 @@ use tollgate::{
 pub(crate) type LivePartitions = BTreeMap<String, (PartitionsSpec, Arc<Partitions>)>;
 
 /// What a limiter is built with, beside its numbers.
-#[derive(Clone, Copy)]
-pub(crate) struct Around<'a> {
-    pub(crate) clock: &'a Clock,
-    pub(crate) kinds: &'a Kinds,
-    pub(crate) partitions: &'a LivePartitions,
+#[derive(Clone, Default)]
+pub(crate) struct Around {
+    pub(crate) clock: Clock,
+    pub(crate) kinds: Kinds,
+    pub(crate) partitions: Arc<LivePartitions>,
+}
+
+impl Around {
+    /// Without partitions.
+    pub(crate) fn new(clock: &Clock, kinds: &Kinds) -> Self {
+        Self {
+            clock: clock.clone(),
+            kinds: kinds.clone(),
+            partitions: Arc::default(),
+        }
+    }
 }
 
 /// A kind of leg and its numbers: a built-in one, or one of the program's own that [`Kinds`] knows.
@@ -229,8 +240,8 @@ macro_rules! change_window {
 
 impl LegKind {
     /// Builds the limiter, and tells how it is changed in place to numbers that [fit](Self::fits).
-    pub(crate) fn build(&self, around: &Around<'_>) -> Result<Arc<dyn AnyUnit>, SpecError> {
-        let clock = around.clock;
+    pub(crate) fn build(&self, around: &Around) -> Result<Arc<dyn AnyUnit>, SpecError> {
+        let clock = &around.clock;
         Ok(match self {
             Self::TokenBucket { quota } => rate(
                 TokenBucket::new(*quota).on(clock),

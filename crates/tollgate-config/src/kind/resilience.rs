@@ -90,7 +90,7 @@ fn breaker_fault(error: BreakerError) -> SpecError {
 }
 
 impl BreakerSpec {
-    pub(super) fn build(&self, around: &Around<'_>) -> Result<CircuitBreaker, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<CircuitBreaker, SpecError> {
         let Self {
             count_window,
             time_window,
@@ -104,7 +104,7 @@ impl BreakerSpec {
             let fault = "a count window was given already, and one of both is allowed";
             return Err(SpecError::new("time_window", fault));
         }
-        let mut builder = CircuitBreaker::builder().on(around.clock);
+        let mut builder = CircuitBreaker::builder().on(&around.clock);
         set!(builder; count_window, time_window, minimum_calls, failure_rate, consecutive_failures, probes);
         if let Some(time) = self.open_for {
             builder = builder.open_for(OpenTime::fixed(time));
@@ -206,7 +206,7 @@ impl From<AdaptiveSpec> for LegKind {
 }
 
 impl AdaptiveSpec {
-    pub(super) fn build(&self, around: &Around<'_>) -> Result<Adaptive, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<Adaptive, SpecError> {
         let start = self
             .limit
             .unwrap_or(20.clamp(self.floor.min(self.ceiling), self.ceiling));
@@ -278,8 +278,8 @@ impl From<AdaptiveRateSpec> for LegKind {
 }
 
 impl AdaptiveRateSpec {
-    pub(super) fn build(&self, around: &Around<'_>) -> Result<Adaptive<TokenBucket>, SpecError> {
-        let builder = Adaptive::builder(TokenBucket::new(self.quota).on(around.clock))
+    pub(super) fn build(&self, around: &Around) -> Result<Adaptive<TokenBucket>, SpecError> {
+        let builder = Adaptive::builder(TokenBucket::new(self.quota).on(&around.clock))
             .bounds(self.floor, self.ceiling)
             .window(self.window, self.samples);
         let adaptive = self.law.build_with(builder, around)?;
@@ -407,12 +407,8 @@ impl LawSpec {
     }
 
     /// Builds a limit that this law drives.
-    fn build_with<L: Resizable>(
-        &self,
-        builder: AdaptiveBuilder<L>,
-        around: &Around<'_>,
-    ) -> Result<Adaptive<L>, SpecError> {
+    fn build_with<L: Resizable>(&self, builder: AdaptiveBuilder<L>, around: &Around) -> Result<Adaptive<L>, SpecError> {
         let law = self.build().map_err(|error| error.within("law"))?;
-        builder.law(law).on(around.clock).build().map_err(adaptive_fault)
+        builder.law(law).on(&around.clock).build().map_err(adaptive_fault)
     }
 }

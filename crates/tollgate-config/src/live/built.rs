@@ -25,7 +25,7 @@ pub(crate) struct Built {
 
 impl LiveLeg {
     /// The limiter of `spec`: that of the leg `before`, if that is the same leg, else a fresh one.
-    fn new(spec: &LegSpec, before: Option<&Self>, around: &Around<'_>) -> Result<Self, SpecError> {
+    fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, SpecError> {
         let before = before.filter(|leg| leg.spec.per == spec.per);
         let is_same = before.is_some_and(|leg| leg.spec.kind == spec.kind);
         // Numbers are checked by what they build, also where a limiter is kept.
@@ -34,7 +34,7 @@ impl LiveLeg {
         let Some(unit) = kept.map(|leg| Arc::clone(&leg.unit)).or(fresh) else {
             unreachable!("a leg that is not fresh is kept");
         };
-        if unit.has_other_clock(around.clock) {
+        if unit.has_other_clock(&around.clock) {
             let fault = "its limiter decides by another clock than the policy waits by";
             return Err(SpecError::new("kind", fault));
         }
@@ -50,7 +50,7 @@ impl LiveLeg {
 
 impl Built {
     /// Builds a version after `before`. Nothing is changed yet.
-    pub(crate) fn of(spec: &PolicySpec, before: &[LiveLeg], around: &Around<'_>) -> Result<Self, SpecError> {
+    pub(crate) fn of(spec: &PolicySpec, before: &[LiveLeg], around: &Around) -> Result<Self, SpecError> {
         check_legs(spec)?;
         let known = |leg: &LegSpec| before.iter().find(|known| known.spec.name == leg.name);
         let mut live = Vec::with_capacity(spec.legs.len());
@@ -62,7 +62,7 @@ impl Built {
             if let Some(when) = &leg.when {
                 let before = known(leg).and_then(|leg| leg.link.as_ref());
                 let link = match live.iter().find(|of| of.spec.name == when.load_of) {
-                    Some(of) => Link::new(when, of, before, around.clock),
+                    Some(of) => Link::new(when, of, before, &around.clock),
                     None => {
                         let names = spec.legs.iter().map(|leg| &*leg.name).filter(|name| *name != leg.name);
                         Err(SpecError::unknown(&when.load_of, "leg", names).within("load_of"))
@@ -91,11 +91,11 @@ impl Built {
     }
 
     /// Finds what no policy of these legs and settings could be.
-    fn check_whole(&self, spec: &PolicySpec, around: &Around<'_>) -> Result<(), SpecError> {
+    fn check_whole(&self, spec: &PolicySpec, around: &Around) -> Result<(), SpecError> {
         let policy = Policy::builder()
             .limit(Arc::clone(&self.legs))
             .order(spec.order.clone());
-        match policy.on(around.clock).build() {
+        match policy.on(&around.clock).build() {
             Ok(_) => Ok(()),
             Err(PolicyError::Order(error)) => Err(SpecError::new("order", error.to_string())),
             Err(PolicyError::SameQueue { .. }) => {

@@ -26,7 +26,7 @@ pub struct Changes {
     /// How many live keys of each map of a set were changed, where there are any.
     pub live: Vec<(String, usize)>,
     /// The policies of a set that kept the version before, since a leg of a kind of your own could not be built. It could before.
-    pub refused: Vec<(String, SpecError)>,
+    pub refused: Vec<SpecError>,
 }
 
 /// A setting that differs.
@@ -139,9 +139,8 @@ impl fmt::Display for Changes {
             let s = if *keys == 1 { "" } else { "s" };
             parts.push(format!("{keys} live key{s} of `{name}` changed"));
         }
-        for (name, error) in &self.refused {
-            parts.push(format!("`{name}` keeps the version before: {error}"));
-        }
+        let refused = self.refused.iter();
+        parts.extend(refused.map(|error| format!("the version before is kept for {error}")));
         f.write_str(&parts.join("; "))
     }
 }

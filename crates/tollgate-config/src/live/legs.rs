@@ -3,7 +3,7 @@
 use super::built::{Built, LiveLeg};
 use super::changes::Changes;
 use super::load::LegLoad;
-use crate::kind::{Around, Kinds, LivePartitions};
+use crate::kind::Around;
 use crate::source::SourceError;
 use crate::spec::{PolicySpec, STAYS, SpecError};
 use arc_swap::ArcSwap;
@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tollgate::sync::{Place, Watch, Watchers};
-use tollgate::{BoxTicket, Clock, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket};
+use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket};
 
 /// The legs of a policy that can be reloaded: the limiter of a [`ReloadablePolicy`](crate::ReloadablePolicy).
 ///
@@ -28,8 +28,6 @@ use tollgate::{BoxTicket, Clock, Demand, Description, Legs, Limiter, Outcome, Re
 /// # Ok::<(), tollgate_config::SpecError>(())
 /// ```
 pub struct ReloadableLegs {
-    clock: Clock,
-    kinds: Kinds,
     current: ArcSwap<Version>,
     /// The number of the current list.
     number: AtomicU64,
@@ -44,7 +42,7 @@ pub struct ReloadableLegs {
 /// The latest version, as data.
 struct Latest {
     spec: Arc<PolicySpec>,
-    partitions: Arc<LivePartitions>,
+    around: Around,
     /// Why the latest version that was handed in is not in force.
     error: Option<SourceError>,
 }
@@ -112,25 +110,10 @@ impl Ticket for ReloadTicket {
 
 impl ReloadableLegs {
     /// The first version.
-    pub(super) fn new(
-        spec: Arc<PolicySpec>,
-        clock: &Clock,
-        kinds: &Kinds,
-        partitions: &Arc<LivePartitions>,
-    ) -> Result<Self, SpecError> {
-        let built = Built::of(
-            &spec,
-            &[],
-            &Around {
-                clock,
-                kinds,
-                partitions,
-            },
-        )?;
+    pub(super) fn new(spec: Arc<PolicySpec>, around: &Around) -> Result<Self, SpecError> {
+        let built = Built::of(&spec, &[], around)?;
         let watchers = Arc::new(Watchers::new());
         Ok(Self {
-            clock: clock.clone(),
-            kinds: kinds.clone(),
             current: ArcSwap::new(Version::new(1, &built, &watchers)),
             number: AtomicU64::new(1),
             retired: Mutex::default(),
@@ -138,7 +121,7 @@ impl ReloadableLegs {
             watchers,
             state: Mutex::new(Latest {
                 spec,
-                partitions: Arc::clone(partitions),
+                around: around.clone(),
                 error: None,
             }),
         })
@@ -159,8 +142,8 @@ impl ReloadableLegs {
         self.state.lock().error.clone()
     }
 
-    pub(super) fn set_error(&self, error: Option<SourceError>) {
-        let old = std::mem::replace(&mut self.state.lock().error, error);
+    pub(super) fn set_error(&self, error: SourceError) {
+        let old = self.state.lock().error.replace(error);
         drop(old);
     }
 
@@ -168,48 +151,43 @@ impl ReloadableLegs {
         Arc::clone(&self.current.load().live)
     }
 
-    /// True when `spec` is in force: from now on with these partitions.
-    pub(super) fn is_in_force(&self, spec: &Arc<PolicySpec>, partitions: &Arc<LivePartitions>) -> bool {
+    /// What the limiters of the next version are built with.
+    pub(super) fn around(&self) -> Around {
+        self.state.lock().around.clone()
+    }
+
+    /// True when `spec` is in force: from now on `around` these.
+    pub(crate) fn is_in_force(&self, spec: &Arc<PolicySpec>, around: &Around) -> bool {
         let known = self.spec();
-        let is_in_force = Arc::ptr_eq(&known, spec) || *known == **spec;
-        let mut state = self.state.lock();
-        let is_in_force = is_in_force && Arc::ptr_eq(&known, &state.spec);
-        if is_in_force {
-            state.partitions = Arc::clone(partitions);
+        if !Arc::ptr_eq(&known, spec) && *known != **spec {
+            return false;
         }
+        let mut state = self.state.lock();
+        let is_in_force = Arc::ptr_eq(&known, &state.spec);
+        let old = is_in_force.then(|| std::mem::replace(&mut state.around, around.clone()));
+        drop((state, old));
         is_in_force
     }
 
     /// Builds `spec` after the version in force, and gives the number of that. Nothing is changed.
-    fn build(&self, spec: &PolicySpec, partitions: &LivePartitions) -> Result<(u64, Built), SpecError> {
+    fn build(&self, spec: &PolicySpec, around: &Around) -> Result<(u64, Built), SpecError> {
         spec.check_fixed(&self.spec(), STAYS)?;
         let current = self.current.load_full();
-        let around = Around {
-            clock: &self.clock,
-            kinds: &self.kinds,
-            partitions,
-        };
-        Ok((current.number, Built::of(spec, &current.live, &around)?))
+        Ok((current.number, Built::of(spec, &current.live, around)?))
     }
 
     /// Refuses what [`apply`](Self::apply) would refuse.
-    pub(super) fn check(&self, spec: &PolicySpec, partitions: &LivePartitions) -> Result<(), SpecError> {
-        self.build(spec, partitions).map(drop)
+    pub(crate) fn check(&self, spec: &PolicySpec, around: &Around) -> Result<(), SpecError> {
+        self.build(spec, around).map(drop)
     }
 
     /// Puts `spec` in force. No lock is held while limiters are built, asked or changed: where two versions come at once, the later
     /// one is built anew after the earlier.
-    pub(super) fn apply(
-        &self,
-        spec: &Arc<PolicySpec>,
-        partitions: Option<&Arc<LivePartitions>>,
-    ) -> Result<Changes, SpecError> {
-        let partitions = partitions.map_or_else(|| Arc::clone(&self.state.lock().partitions), Arc::clone);
+    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, SpecError> {
         loop {
-            let (after, built) = self.build(spec, &partitions)?;
-            if let Some(changes) = self.install(after, &built, spec, &partitions) {
-                let latest = || self.live();
-                built.put_numbers_in_force(latest);
+            let (after, built) = self.build(spec, around)?;
+            if let Some(changes) = self.install(after, &built, spec, around) {
+                built.put_numbers_in_force(|| self.live());
                 // All waiters are judged anew, by the new list.
                 self.watchers.changed();
                 return Ok(changes);
@@ -218,17 +196,11 @@ impl ReloadableLegs {
     }
 
     /// Puts a version in force that was built after the version `after`, if that is still in force.
-    fn install(
-        &self,
-        after: u64,
-        built: &Built,
-        spec: &Arc<PolicySpec>,
-        partitions: &Arc<LivePartitions>,
-    ) -> Option<Changes> {
+    fn install(&self, after: u64, built: &Built, spec: &Arc<PolicySpec>, around: &Around) -> Option<Changes> {
         let next = Version::new(after + 1, built, &self.watchers);
         let before = self.current.load_full();
         // What may run users' code when it is dropped outlives the lock.
-        let (old, error) = {
+        let old = {
             let mut state = self.state.lock();
             if self.number.load(Ordering::Relaxed) != after || before.number != after {
                 return None;
@@ -237,12 +209,15 @@ impl ReloadableLegs {
             self.current.store(Arc::clone(&next));
             // (N) Sequentially consistent: either an admission sees this number, or `forget_if_unused` sees the admission.
             self.number.store(next.number, Ordering::SeqCst);
-            state.partitions = Arc::clone(partitions);
-            (std::mem::replace(&mut state.spec, Arc::clone(spec)), state.error.take())
+            let latest = Latest {
+                spec: Arc::clone(spec),
+                around: around.clone(),
+                error: None,
+            };
+            std::mem::replace(&mut *state, latest)
         };
-        drop(error);
         self.forget_if_unused(&before);
-        Some(Changes::between(next.number, &*old, &**spec))
+        Some(Changes::between(next.number, &*old.spec, &**spec))
     }
 
     /// Forgets a list that is in force no more, if no permit of it is out.

@@ -12,6 +12,6 @@ pub(crate) use built::Built;
 pub use changes::{Change, Changes};
 pub use legs::{ReloadTicket, ReloadableLegs};
 pub use reload::{Reload, ReloadablePolicy};
-pub(crate) use reload::{apply_spec, build_policy, check_next};
+pub(crate) use reload::{apply_spec, build_policy, follow};
 pub use status::LegStatus;
 pub(crate) use unit::{AnyUnit, unit};

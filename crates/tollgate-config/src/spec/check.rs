@@ -1,9 +1,8 @@
 //! Checks a policy that is given as data, whole: its legs are built, and thrown away.
 
-use super::{LegSpec, PolicySetSpec, PolicySpec, SpecError, When};
-use crate::kind::{Around, Kinds, LivePartitions};
+use super::{KeyTier, KeyedSpec, LegSpec, PolicySetSpec, PolicySpec, STAYS, SpecError, When};
+use crate::kind::{Around, Kinds};
 use crate::live::Built;
-use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Clock, ManualClock};
 
@@ -35,15 +34,7 @@ impl PolicySpec {
     /// # Errors
     /// As those of [`check`](Self::check).
     pub fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        self.check_around(&Around {
-            clock: &scratch(),
-            kinds,
-            partitions: &LivePartitions::new(),
-        })
-    }
-
-    pub(crate) fn check_around(&self, around: &Around<'_>) -> Result<(), SpecError> {
-        Built::of(self, &[], around).map(drop)
+        Built::of(self, &[], &Around::new(&scratch(), kinds)).map(drop)
     }
 }
 
@@ -61,39 +52,45 @@ impl PolicySetSpec {
     /// # Errors
     /// As those of [`check`](Self::check).
     pub fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        let partitions = self.build_partitions()?;
-        self.check_around(&Around {
-            clock: &scratch(),
-            kinds,
-            partitions: &partitions,
-        })
+        self.build_with(&scratch(), kinds).map(drop)
     }
+}
 
-    /// The partitions, fresh.
-    pub(crate) fn build_partitions(&self) -> Result<LivePartitions, SpecError> {
-        let build = |(name, spec): (&String, &super::PartitionsSpec)| {
-            let built = spec.build().map_err(|error| error.below(["partitions", name]))?;
-            Ok((name.clone(), (spec.clone(), Arc::new(built))))
+impl KeyedSpec {
+    /// Refuses tiers that do not exist, queues that differ, what stays as the map `before` was built, and policies that do not build.
+    pub(crate) fn check(&self, before: Option<&Self>, around: &Around) -> Result<(), SpecError> {
+        if self.max_keys == 0 {
+            return Err(SpecError::given("max_keys", 0, "at least 1"));
+        }
+        let stays = before.filter(|before| before.max_keys != self.max_keys);
+        if stays.is_some() {
+            return Err(SpecError::new("max_keys", STAYS));
+        }
+        let tier = |key: &str, tier: &str| {
+            let names = self.tiers.keys().map(String::as_str);
+            let unknown = || SpecError::unknown(tier, "tier", names).within(key);
+            self.tiers.get(tier).ok_or_else(unknown)
         };
-        self.partitions.iter().map(build).collect()
-    }
-
-    pub(crate) fn check_around(&self, around: &Around<'_>) -> Result<(), SpecError> {
-        if self.policies.is_empty() && self.keyed.is_empty() {
-            let fault = "none was given, and at least one `policy` or `keyed` is needed";
-            return Err(SpecError::new("policy", fault));
+        let default = tier("default", &self.default)?;
+        let differs = format!(
+            "it differs from that of tier `{}`, and a key keeps its queue",
+            self.default
+        );
+        // All policies of a map have these settings in common.
+        let before = before.and_then(|before| before.tiers.get(&before.default));
+        let check = |policy: &PolicySpec| {
+            before.map_or(Ok(()), |before| policy.check_fixed(before, STAYS))?;
+            policy.check_fixed(default, &differs)?;
+            Built::of(policy, &[], around).map(drop)
+        };
+        for (name, policy) in &self.tiers {
+            check(policy).map_err(|error| error.below(["tier", name]))?;
         }
-        for (name, policy) in &self.policies {
-            let checked = policy.check_around(around);
-            checked.map_err(|error| error.below(["policy", name]))?;
-        }
-        for (name, keyed) in &self.keyed {
-            let below = |error: SpecError| error.below(["keyed", name]);
-            keyed.check().map_err(below)?;
-            for (tables, policy) in keyed.policies() {
-                let checked = policy.check_around(around);
-                checked.map_err(|error| below(error.below(tables)))?;
-            }
+        for (key, of) in &self.keys {
+            match of {
+                KeyTier::Named(name) => tier(key, name).map(drop).map_err(|error| error.within("keys")),
+                KeyTier::Own(policy) => check(policy).map_err(|error| error.below(["keys", key])),
+            }?;
         }
         Ok(())
     }

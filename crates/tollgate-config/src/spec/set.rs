@@ -1,6 +1,6 @@
 //! The policies of a service as data: named ones, and maps with a policy for each key.
 
-use super::{PartitionsSpec, PolicySpec, SpecError};
+use super::{PartitionsSpec, PolicySpec};
 use crate::file::{Node, Reader};
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
@@ -135,43 +135,5 @@ impl KeyedSpec {
             Some(KeyTier::Named(tier)) => self.tiers.get(tier),
             None => self.tiers.get(&self.default),
         }
-    }
-
-    /// All policies, each with the tables in which it stands below that of the map.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = ([&str; 2], &PolicySpec)> {
-        let tiers = self.tiers.iter().map(|(tier, policy)| (["tier", &**tier], policy));
-        let own = self.keys.iter().filter_map(|(key, tier)| match tier {
-            KeyTier::Own(policy) => Some((["keys", &**key], policy)),
-            KeyTier::Named(_) => None,
-        });
-        tiers.chain(own)
-    }
-
-    /// Refuses tiers that do not exist, and queues that differ.
-    pub(crate) fn check(&self) -> Result<(), SpecError> {
-        if self.max_keys == 0 {
-            return Err(SpecError::new("max_keys", "0 was given, and at least 1 is allowed"));
-        }
-        let no_tier =
-            |key: &str, tier: &str| SpecError::unknown(tier, "tier", self.tiers.keys().map(String::as_str)).within(key);
-        let Some(default) = self.tiers.get(&self.default) else {
-            return Err(no_tier("default", &self.default));
-        };
-        for (tables, policy) in self.policies() {
-            let fault = format!(
-                "it differs from that of tier `{}`, and a key keeps its queue",
-                self.default
-            );
-            policy
-                .check_fixed(default, &fault)
-                .map_err(|error| error.below(tables))?;
-        }
-        for (key, tier) in &self.keys {
-            match tier {
-                KeyTier::Named(tier) if !self.tiers.contains_key(tier) => return Err(no_tier(key, tier).within("keys")),
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }
