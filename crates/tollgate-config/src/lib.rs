@@ -16,7 +16,7 @@ pub use file::{ConfigError, ConfigFile, Format, MAX_FILE, load, parse};
 #[cfg_attr(docsrs, doc(cfg(feature = "resilience")))]
 pub use kind::{AdaptiveRateSpec, AdaptiveSpec, BreakerSpec, LawSpec};
 pub use kind::{CustomKind, Kinds, LegKind};
-pub use live::{Change, Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
+pub use live::{Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
 pub use set::{KeyedPolicies, PolicySet};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]

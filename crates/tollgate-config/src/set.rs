@@ -116,7 +116,7 @@ impl LiveMap {
         let (for_new_keys, max_keys) = (Arc::clone(&tiers), spec.max_keys);
         let map = Keyed::try_new(max_keys, move |key: &String| {
             let tiers = Arc::clone(&*for_new_keys.lock());
-            build_policy(tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
+            build_policy(&tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
         });
         let map = Arc::new(map);
         Self { map, tiers }
@@ -195,20 +195,22 @@ impl Latest {
             partitions.insert(name.clone(), (spec.clone(), live));
         }
         let gone = all().filter(|(name, _)| !spec.partitions.contains_key(*name));
+        let mut around = self.around.clone();
+        if spec.partitions != self.spec.partitions {
+            around.partitions = Arc::new(partitions);
+        }
         let mut next = Self {
             spec: Arc::clone(spec),
             version: self.version + 1,
             gone: gone.map(|(name, live)| (name.clone(), live.clone())).collect(),
-            around: Around {
-                partitions: Arc::new(partitions),
-                ..self.around.clone()
-            },
+            around,
             ..Self::default()
         };
         for (name, spec) in &spec.policies {
+            let spec = Arc::new(spec.clone());
             let policy = match self.policies.get(name) {
-                Some(known) => known.limiter().check(spec, &next.around).map(|()| known.clone()),
-                None => build_policy(Arc::new(spec.clone()), &next.around),
+                Some(known) => known.limiter().check(&spec, &next.around).map(|()| known.clone()),
+                None => build_policy(&spec, &next.around),
             };
             let policy = policy.map_err(|error| error.below(["policy", name]))?;
             next.policies.insert(name.clone(), policy);

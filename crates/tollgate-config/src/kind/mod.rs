@@ -9,10 +9,11 @@ pub use custom::{CustomKind, Kinds};
 pub use resilience::{AdaptiveRateSpec, AdaptiveSpec, BreakerSpec, LawSpec};
 
 use crate::file::{kinds, with_kind};
-use crate::live::{AnyUnit, unit};
+use crate::live::{AnyUnit, Change, unit};
 use crate::spec::{LegSpec, PartitionsSpec, SpecError, limit};
 use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -202,12 +203,13 @@ kinds! {
 
 /// A rate, and how it is changed.
 fn rate<M: Meter + 'static>(rate: Rate<M>, change: fn(&Rate<M>, &LegKind, Inherit)) -> Arc<dyn AnyUnit> {
-    unit(rate, change, |rate| rate.time_until_full() == Some(Duration::ZERO))
+    let is_full = |rate: &Rate<M>| rate.time_until_full() == Some(Duration::ZERO);
+    unit(rate, Some(Change { change, is_full }))
 }
 
 /// A limiter that cannot be changed in place.
 fn fixed<L: Limiter + 'static>(limiter: L) -> Arc<dyn AnyUnit> {
-    unit(limiter, |_, _, _| {}, |_| false)
+    unit(limiter, None)
 }
 
 /// A fault of `key`.
@@ -317,11 +319,11 @@ impl LegKind {
                         format_args!("a whole number of 0 to {most}"),
                     ));
                 }
-                unit(
-                    Semaphore::new(*limit),
-                    change!(Semaphore { limit }, semaphore, _inherit => semaphore.set_limit(*limit)),
-                    |semaphore| semaphore.available_permits() == semaphore.limit(),
-                )
+                let change = Change::<Semaphore> {
+                    change: change!(Semaphore { limit }, semaphore, _inherit => semaphore.set_limit(*limit)),
+                    is_full: |semaphore| semaphore.available_permits() == semaphore.limit(),
+                };
+                unit(Semaphore::new(*limit), Some(change))
             }
             Self::Partition { of, class } => {
                 let Some((spec, partitions)) = around.partitions.get(of) else {
@@ -345,42 +347,23 @@ impl LegKind {
         })
     }
 
-    /// True when a limiter of the numbers `before` can be changed to these while it runs.
+    /// True when a limiter of the numbers `before`, if it can be changed at all, can be changed to these while it runs.
     pub(crate) fn fits(&self, before: &Self) -> bool {
-        match (before, self) {
-            (Self::TokenBucket { .. }, Self::TokenBucket { .. })
-            | (Self::LeakyBucket { .. }, Self::LeakyBucket { .. })
-            | (Self::FixedWindow { .. }, Self::FixedWindow { .. })
-            | (Self::Semaphore { .. }, Self::Semaphore { .. }) => true,
-            (
-                Self::Warmup {
-                    period: length,
-                    cold_factor: factor,
-                    ..
-                },
-                Self::Warmup {
-                    period, cold_factor, ..
-                },
-            ) => (length, factor) == (period, cold_factor),
-            (Self::SlidingWindow { segments: known, .. }, Self::SlidingWindow { segments, .. }) => known == segments,
-            (Self::SlidingLog { entries: known, .. }, Self::SlidingLog { entries, .. }) => known == entries,
-            #[cfg(feature = "calendar")]
-            (
-                Self::CalendarWindow {
-                    period: known,
-                    time_zone: zone,
-                    ..
-                },
-                Self::CalendarWindow { period, time_zone, .. },
-            ) => known == period && zone.eq_ignore_ascii_case(time_zone),
-            _ => false,
-        }
+        let fixed = |kind: &Self| {
+            let mut table = kind.table();
+            table.retain(|key, _| !["quota", "slack", "limit", "window"].contains(&&**key));
+            table
+        };
+        fixed(before) == fixed(self)
+    }
+
+    fn table(&self) -> Map<String, Value> {
+        with_kind(Self::serialize(self, serde_json::value::Serializer).unwrap_or_default())
     }
 
     /// The name of the kind, as in a file.
     pub fn name(&self) -> String {
-        let written = Self::serialize(self, serde_json::value::Serializer).unwrap_or_default();
-        with_kind(written)["kind"].as_str().unwrap_or_default().into()
+        self.table()["kind"].as_str().unwrap_or_default().into()
     }
 
     /// The fault of a kind that is not built in.

@@ -1,6 +1,6 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
-use super::{Around, LegKind};
+use super::Around;
 use crate::file::kinds;
 use crate::spec::SpecError;
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,9 @@ use tollgate_resilience::{BreakerError, CircuitBreaker, OpenTime};
 ///
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock, Outcome, Reason};
-/// # use tollgate_config::{BreakerSpec, LegSpec, PolicySpec};
+/// # use tollgate_config::{BreakerSpec, LegKind, LegSpec, PolicySpec};
 /// let breaker = BreakerSpec { consecutive_failures: Some(1), ..BreakerSpec::default() };
-/// let policy = PolicySpec::new([LegSpec::new("circuit", breaker)]).build(&ManualClock::new())?;
+/// let policy = PolicySpec::new([LegSpec::new("circuit", LegKind::Breaker(breaker))]).build(&ManualClock::new())?;
 /// policy.try_admit(1).unwrap().finish(Outcome::Failure);
 /// assert_eq!(policy.try_admit(1).unwrap_err().reason(), Reason::CircuitOpen);
 /// # Ok::<(), tollgate_config::SpecError>(())
@@ -51,12 +51,6 @@ pub struct BreakerSpec {
     pub open_for: Option<Duration>,
     /// The number of probes while half open.
     pub probes: Option<u64>,
-}
-
-impl From<BreakerSpec> for LegKind {
-    fn from(breaker: BreakerSpec) -> Self {
-        Self::Breaker(breaker)
-    }
 }
 
 /// Sets what is given, and within its bounds where it has some.
@@ -199,12 +193,6 @@ impl Default for AdaptiveSpec {
     }
 }
 
-impl From<AdaptiveSpec> for LegKind {
-    fn from(adaptive: AdaptiveSpec) -> Self {
-        Self::Adaptive(adaptive)
-    }
-}
-
 impl AdaptiveSpec {
     pub(super) fn build(&self, around: &Around) -> Result<Adaptive, SpecError> {
         let start = self
@@ -227,9 +215,9 @@ impl AdaptiveSpec {
 ///
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock, Outcome};
-/// # use tollgate_config::{AdaptiveRateSpec, LegSpec, PolicySpec};
+/// # use tollgate_config::{AdaptiveRateSpec, LegKind, LegSpec, PolicySpec};
 /// let rate = AdaptiveRateSpec::new("100/s burst 10".parse()?, 500);
-/// let policy = PolicySpec::new([LegSpec::new("upstream", rate)]).build(&ManualClock::new())?;
+/// let policy = PolicySpec::new([LegSpec::new("upstream", LegKind::AdaptiveRate(rate))]).build(&ManualClock::new())?;
 /// policy.try_admit(1)?.finish(Outcome::Overload);
 /// assert_eq!(policy.limiter().leg("upstream").unwrap().per_second().map(f64::round), Some(70.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -268,12 +256,6 @@ impl AdaptiveRateSpec {
             window: second(),
             samples: ten(),
         }
-    }
-}
-
-impl From<AdaptiveRateSpec> for LegKind {
-    fn from(adaptive: AdaptiveRateSpec) -> Self {
-        Self::AdaptiveRate(adaptive)
     }
 }
 

@@ -30,7 +30,7 @@ impl LiveLeg {
         let is_same = before.is_some_and(|leg| leg.spec.kind == spec.kind);
         // Numbers are checked by what they build, also where a limiter is kept.
         let fresh = (!is_same).then(|| spec.kind.build(around)).transpose()?;
-        let kept = before.filter(|leg| is_same || spec.kind.fits(&leg.spec.kind));
+        let kept = before.filter(|leg| is_same || leg.unit.can_change() && spec.kind.fits(&leg.spec.kind));
         let Some(unit) = kept.map(|leg| Arc::clone(&leg.unit)).or(fresh) else {
             unreachable!("a leg that is not fresh is kept");
         };
@@ -105,25 +105,24 @@ impl Built {
             Err(error) => Err(SpecError::new("leg", error.to_string())),
         }
     }
+}
 
-    /// Changes the numbers of the limiters that are kept. `latest` gives the version in force: another one may have come meanwhile, and
-    /// changed them before this one did.
-    pub(super) fn put_numbers_in_force(self, latest: impl Fn() -> Arc<[LiveLeg]>) {
-        let changed = || self.live.iter().filter(|leg| leg.changes);
-        changed().for_each(|leg| leg.unit.put_in_force(&leg.spec.kind, leg.spec.inherit));
-        let mut known = Arc::clone(&self.live);
-        loop {
-            let now = latest();
-            if Arc::ptr_eq(&now, &known) {
-                return;
-            }
-            for leg in changed() {
-                let later = now.iter().find(|later| Arc::ptr_eq(&later.unit, &leg.unit));
-                later
-                    .into_iter()
-                    .for_each(|later| later.unit.put_in_force(&later.spec.kind, Inherit::AsIs));
-            }
-            known = now;
+/// Changes the numbers of the limiters that this version has kept. `latest` gives the version in force: another one may have come
+/// meanwhile, and changed them before this one did.
+pub(super) fn put_numbers_in_force(live: &Arc<[LiveLeg]>, latest: impl Fn() -> Arc<[LiveLeg]>) {
+    let changed = || live.iter().filter(|leg| leg.changes);
+    changed().for_each(|leg| leg.unit.put_in_force(&leg.spec.kind, leg.spec.inherit));
+    let mut known = Arc::clone(live);
+    loop {
+        let now = latest();
+        if Arc::ptr_eq(&now, &known) {
+            return;
         }
+        for leg in changed() {
+            if let Some(later) = now.iter().find(|later| Arc::ptr_eq(&later.unit, &leg.unit)) {
+                later.unit.put_in_force(&later.spec.kind, Inherit::AsIs);
+            }
+        }
+        known = now;
     }
 }

@@ -1,6 +1,6 @@
 //! The list of legs that is in force, and those before it that permits are out of.
 
-use super::built::{Built, LiveLeg};
+use super::built::{Built, LiveLeg, put_numbers_in_force};
 use super::changes::Changes;
 use super::load::LegLoad;
 use crate::kind::Around;
@@ -31,25 +31,20 @@ pub struct ReloadableLegs {
     current: ArcSwap<Version>,
     /// The number of the current list.
     number: AtomicU64,
-    /// Lists that are in force no more, while permits of them are out.
+    /// Lists that are in force no more: those that permits are out of, until a later version.
     retired: Mutex<BTreeMap<u64, Arc<Version>>>,
     /// The list in whose queues of waiters a place stands, by the number of the place.
     places: Mutex<BTreeMap<u64, Arc<Version>>>,
     watchers: Arc<Watchers>,
-    state: Mutex<Latest>,
-}
-
-/// The latest version, as data.
-struct Latest {
-    spec: Arc<PolicySpec>,
-    around: Around,
     /// Why the latest version that was handed in is not in force.
-    error: Option<SourceError>,
+    error: Mutex<Option<SourceError>>,
 }
 
 /// A list of legs.
 struct Version {
     number: u64,
+    spec: Arc<PolicySpec>,
+    around: Around,
     legs: Arc<Legs>,
     live: Arc<[LiveLeg]>,
     /// The loads that change as permits come back.
@@ -70,20 +65,29 @@ impl Watch for Relay {
 }
 
 impl Version {
-    fn new(number: u64, built: &Built, watchers: &Arc<Watchers>) -> Arc<Self> {
+    /// The version after the list `before`. Nothing is changed yet.
+    fn new(
+        spec: &Arc<PolicySpec>,
+        before: Option<&Self>,
+        around: &Around,
+        watchers: &Arc<Watchers>,
+    ) -> Result<Arc<Self>, SpecError> {
+        let Built { legs, live } = Built::of(spec, before.map_or(&[], |before| &before.live), around)?;
         let relay = Arc::new(Relay(Arc::clone(watchers)));
         let watcher: Weak<dyn Watch> = Arc::downgrade(&relay) as Weak<dyn Watch>;
-        built.legs.watch(&watcher);
-        let links = built.live.iter().filter_map(|leg| leg.link.as_ref());
+        legs.watch(&watcher);
+        let links = live.iter().filter_map(|leg| leg.link.as_ref());
         let of_permits = links.filter(|link| link.is_of_permits());
-        Arc::new(Self {
-            number,
-            legs: Arc::clone(&built.legs),
-            live: Arc::clone(&built.live),
+        Ok(Arc::new(Self {
+            number: before.map_or(1, |before| before.number + 1),
+            spec: Arc::clone(spec),
+            around: around.clone(),
             loads: of_permits.map(|link| Arc::clone(&link.load)).collect(),
+            legs,
+            live,
             out: AtomicU64::new(0),
             _relay: relay,
-        })
+        }))
     }
 }
 
@@ -110,26 +114,21 @@ impl Ticket for ReloadTicket {
 
 impl ReloadableLegs {
     /// The first version.
-    pub(super) fn new(spec: Arc<PolicySpec>, around: &Around) -> Result<Self, SpecError> {
-        let built = Built::of(&spec, &[], around)?;
+    pub(super) fn new(spec: &Arc<PolicySpec>, around: &Around) -> Result<Self, SpecError> {
         let watchers = Arc::new(Watchers::new());
         Ok(Self {
-            current: ArcSwap::new(Version::new(1, &built, &watchers)),
+            current: ArcSwap::new(Version::new(spec, None, around, &watchers)?),
             number: AtomicU64::new(1),
             retired: Mutex::default(),
             places: Mutex::default(),
             watchers,
-            state: Mutex::new(Latest {
-                spec,
-                around: around.clone(),
-                error: None,
-            }),
+            error: Mutex::default(),
         })
     }
 
     /// The latest version.
     pub fn spec(&self) -> Arc<PolicySpec> {
-        Arc::clone(&self.state.lock().spec)
+        Arc::clone(&self.current.load().spec)
     }
 
     /// Its number: a policy starts with 1.
@@ -139,11 +138,11 @@ impl ReloadableLegs {
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
     pub fn last_error(&self) -> Option<SourceError> {
-        self.state.lock().error.clone()
+        self.error.lock().clone()
     }
 
-    pub(super) fn set_error(&self, error: SourceError) {
-        let old = self.state.lock().error.replace(error);
+    pub(super) fn set_error(&self, error: Option<SourceError>) {
+        let old = std::mem::replace(&mut *self.error.lock(), error);
         drop(old);
     }
 
@@ -151,102 +150,74 @@ impl ReloadableLegs {
         Arc::clone(&self.current.load().live)
     }
 
-    /// What the limiters of the next version are built with.
+    /// What the limiters of the latest version are built with.
     pub(super) fn around(&self) -> Around {
-        self.state.lock().around.clone()
+        self.current.load().around.clone()
     }
 
-    /// True when `spec` is in force: from now on `around` these.
-    pub(crate) fn is_in_force(&self, spec: &Arc<PolicySpec>, around: &Around) -> bool {
-        let known = self.spec();
-        if !Arc::ptr_eq(&known, spec) && *known != **spec {
-            return false;
-        }
-        let mut state = self.state.lock();
-        let is_in_force = Arc::ptr_eq(&known, &state.spec);
-        let old = is_in_force.then(|| std::mem::replace(&mut state.around, around.clone()));
-        drop((state, old));
-        is_in_force
+    /// True when `spec` is in force, with the same partitions.
+    pub(crate) fn is_in_force(&self, spec: &PolicySpec, around: &Around) -> bool {
+        let current = self.current.load();
+        Arc::ptr_eq(&current.around.partitions, &around.partitions) && *current.spec == *spec
     }
 
-    /// Builds `spec` after the version in force, and gives the number of that. Nothing is changed.
-    fn build(&self, spec: &PolicySpec, around: &Around) -> Result<(u64, Built), SpecError> {
-        spec.check_fixed(&self.spec(), STAYS)?;
-        let current = self.current.load_full();
-        Ok((current.number, Built::of(spec, &current.live, around)?))
+    /// The version `spec` after the list `before`.
+    fn next(&self, before: &Version, spec: &Arc<PolicySpec>, around: &Around) -> Result<Arc<Version>, SpecError> {
+        spec.check_fixed(&before.spec, STAYS)?;
+        Version::new(spec, Some(before), around, &self.watchers)
     }
 
     /// Refuses what [`apply`](Self::apply) would refuse.
-    pub(crate) fn check(&self, spec: &PolicySpec, around: &Around) -> Result<(), SpecError> {
-        self.build(spec, around).map(drop)
+    pub(crate) fn check(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<(), SpecError> {
+        self.next(&self.current.load_full(), spec, around).map(drop)
     }
 
     /// Puts `spec` in force. No lock is held while limiters are built, asked or changed: where two versions come at once, the later
     /// one is built anew after the earlier.
     pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, SpecError> {
-        loop {
-            let (after, built) = self.build(spec, around)?;
-            if let Some(changes) = self.install(after, &built, spec, around) {
-                built.put_numbers_in_force(|| self.live());
-                // All waiters are judged anew, by the new list.
-                self.watchers.changed();
-                return Ok(changes);
+        let (before, next) = loop {
+            let before = self.current.load_full();
+            let next = self.next(&before, spec, around)?;
+            // Its permits are found there as soon as it is not the current list.
+            self.retired.lock().insert(before.number, Arc::clone(&before));
+            let found = self.current.compare_and_swap(&before, Arc::clone(&next));
+            if Arc::ptr_eq(&found, &before) {
+                break (before, next);
             }
-        }
-    }
-
-    /// Puts a version in force that was built after the version `after`, if that is still in force.
-    fn install(&self, after: u64, built: &Built, spec: &Arc<PolicySpec>, around: &Around) -> Option<Changes> {
-        let next = Version::new(after + 1, built, &self.watchers);
-        let before = self.current.load_full();
-        // What may run users' code when it is dropped outlives the lock.
-        let old = {
-            let mut state = self.state.lock();
-            if self.number.load(Ordering::Relaxed) != after || before.number != after {
-                return None;
-            }
-            self.retired.lock().insert(after, Arc::clone(&before));
-            self.current.store(Arc::clone(&next));
-            // (N) Sequentially consistent: either an admission sees this number, or `forget_if_unused` sees the admission.
-            self.number.store(next.number, Ordering::SeqCst);
-            let latest = Latest {
-                spec: Arc::clone(spec),
-                around: around.clone(),
-                error: None,
-            };
-            std::mem::replace(&mut *state, latest)
         };
-        self.forget_if_unused(&before);
-        Some(Changes::between(next.number, &*old.spec, &**spec))
+        // (N) Sequentially consistent: either an admission sees this number, or `forget_unused` sees the admission.
+        self.number.fetch_max(next.number, Ordering::SeqCst);
+        self.forget_unused();
+        put_numbers_in_force(&next.live, || self.live());
+        // All waiters are judged anew, by the new list.
+        self.watchers.changed();
+        self.set_error(None);
+        Ok(Changes::between(next.number, &*before.spec, &**spec))
     }
 
-    /// Forgets a list that is in force no more, if no permit of it is out.
-    fn forget_if_unused(&self, version: &Version) {
-        // Pairs with (A) in `enter` and with (N).
-        if version.out.load(Ordering::SeqCst) == 0 && self.number.load(Ordering::SeqCst) != version.number {
-            let gone = self.retired.lock().remove(&version.number);
-            drop(gone);
-        }
+    /// Forgets the lists that are in force no more, and that no permits are out of.
+    fn forget_unused(&self) {
+        let mut retired = self.retired.lock();
+        let number = self.number.load(Ordering::SeqCst);
+        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut *retired)
+            .into_iter()
+            // Pairs with (A) and with (N).
+            .partition(|(known, version)| *known >= number || version.out.load(Ordering::SeqCst) > 0);
+        *retired = kept;
+        // What may run users' code when it is dropped outlives the lock.
+        drop(retired);
+        drop(gone);
     }
 
     /// An admission or a permit of `version` ends.
     fn exit(&self, version: &Version) {
-        // Pairs with (N): a list that is in force is never forgotten here, and its loads are those that waiters depend on.
-        let last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
+        version.out.fetch_sub(1, Ordering::SeqCst);
+        // Pairs with (N): waiters depend on the loads of the list in force.
         if self.number.load(Ordering::SeqCst) == version.number {
             version.loads.iter().for_each(|load| load.changed());
         } else {
-            self.after_retired(version, last);
+            self.current.load_full().loads.iter().for_each(|load| load.changed());
         }
-    }
-
-    /// A permit of a list that is in force no more has come back.
-    #[cold]
-    fn after_retired(&self, version: &Version, last: bool) {
-        if last {
-            self.forget_if_unused(version);
-        }
-        self.current.load_full().loads.iter().for_each(|load| load.changed());
     }
 
     /// The list of a ticket.

@@ -9,9 +9,9 @@ mod status;
 mod unit;
 
 pub(crate) use built::Built;
-pub use changes::{Change, Changes};
+pub use changes::Changes;
 pub use legs::{ReloadTicket, ReloadableLegs};
 pub use reload::{Reload, ReloadablePolicy};
 pub(crate) use reload::{apply_spec, build_policy, follow};
 pub use status::LegStatus;
-pub(crate) use unit::{AnyUnit, unit};
+pub(crate) use unit::{AnyUnit, Change, unit};

@@ -25,12 +25,12 @@ impl PolicySpec {
     /// # Errors
     /// As those of [`build`](Self::build).
     pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<ReloadablePolicy, SpecError> {
-        build_policy(Arc::new(self.clone()), &Around::new(clock, kinds))
+        build_policy(&Arc::new(self.clone()), &Around::new(clock, kinds))
     }
 }
 
-pub(crate) fn build_policy(spec: Arc<PolicySpec>, around: &Around) -> Result<ReloadablePolicy, SpecError> {
-    let legs = ReloadableLegs::new(Arc::clone(&spec), around)?;
+pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<ReloadablePolicy, SpecError> {
+    let legs = ReloadableLegs::new(spec, around)?;
     let mut builder = Policy::builder()
         .limit(legs)
         .order(spec.order.clone())
@@ -102,13 +102,13 @@ impl Reload for ReloadablePolicy {
     fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError> {
         let applied = apply_spec(self, &Arc::new(spec), &self.limiter().around());
         if let Err(error) = &applied {
-            self.limiter().set_error(SourceError::new(error.clone()));
+            self.limiter().set_error(Some(SourceError::new(error.clone())));
         }
         applied
     }
 
     async fn follow<S: Source>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) {
-        let refused = |error| self.limiter().set_error(error);
+        let refused = |error| self.limiter().set_error(Some(error));
         follow(source, |spec| self.apply(spec), refused, event).await;
     }
 }

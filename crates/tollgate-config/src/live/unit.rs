@@ -15,6 +15,9 @@ pub(crate) trait AnyUnit: Send + Sync {
     /// Adds a leg of it to `legs`. Gives what the leg counts in shadow mode.
     fn add_to(&self, legs: &mut Legs, leg: Wrapped<'_>) -> Option<Trial>;
 
+    /// True when some of its numbers can be changed while it runs.
+    fn can_change(&self) -> bool;
+
     /// Changes it to numbers that fit.
     fn put_in_force(&self, to: &LegKind, inherit: Inherit);
 
@@ -49,22 +52,24 @@ impl dyn AnyUnit {
 
 struct Unit<L> {
     limiter: Arc<L>,
-    change: fn(&L, &LegKind, Inherit),
-    is_full: fn(&L) -> bool,
+    change: Option<Change<L>>,
     /// A version has changed its numbers, which are those that a fresh one would have.
     is_changed: AtomicBool,
 }
 
-/// A limiter, how it is changed to the numbers of a kind, and whether all is there of one that was changed.
-pub(crate) fn unit<L: Limiter + 'static>(
-    limiter: L,
-    change: fn(&L, &LegKind, Inherit),
-    is_full: fn(&L) -> bool,
-) -> Arc<dyn AnyUnit> {
+/// How a limiter is changed in place.
+pub(crate) struct Change<L> {
+    /// Changes it to the numbers of a kind, which fit.
+    pub(crate) change: fn(&L, &LegKind, Inherit),
+    /// True when all is there: one that was changed is as a fresh one then.
+    pub(crate) is_full: fn(&L) -> bool,
+}
+
+/// A limiter, and how it is changed in place, if it can be.
+pub(crate) fn unit<L: Limiter + 'static>(limiter: L, change: Option<Change<L>>) -> Arc<dyn AnyUnit> {
     Arc::new(Unit {
         limiter: Arc::new(limiter),
         change,
-        is_full,
         is_changed: AtomicBool::new(false),
     })
 }
@@ -83,13 +88,20 @@ impl<L: Limiter + 'static> AnyUnit for Unit<L> {
     }
 
     fn put_in_force(&self, to: &LegKind, inherit: Inherit) {
-        (self.change)(&self.limiter, to, inherit);
-        // Relaxed: a hint for maps, which look again.
-        self.is_changed.store(true, Ordering::Relaxed);
+        if let Some(change) = &self.change {
+            (change.change)(&self.limiter, to, inherit);
+            // Relaxed: a hint for maps, which look again.
+            self.is_changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn can_change(&self) -> bool {
+        self.change.is_some()
     }
 
     fn is_as_new(&self) -> bool {
-        let is_full = self.is_changed.load(Ordering::Relaxed) && (self.is_full)(&self.limiter);
+        let change = self.change.as_ref().filter(|_| self.is_changed.load(Ordering::Relaxed));
+        let is_full = change.is_some_and(|change| (change.is_full)(&self.limiter));
         let mut is_as_new = true;
         self.describe(&mut |leg| is_as_new &= leg.is_as_new || is_full);
         is_as_new

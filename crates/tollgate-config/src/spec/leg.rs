@@ -59,10 +59,10 @@ impl LegSpec {
     }
 
     /// A leg that counts calls.
-    pub fn new(name: impl Into<String>, kind: impl Into<LegKind>) -> Self {
+    pub fn new(name: impl Into<String>, kind: LegKind) -> Self {
         Self {
             name: name.into(),
-            kind: kind.into(),
+            kind,
             per: None,
             inherit: Inherit::AsIs,
             shadow: false,
