@@ -91,7 +91,7 @@ impl Kinds {
     fn unknown(&self, given: &str) -> SpecError {
         let fault = match given {
             "calendar-window" if cfg!(not(feature = "calendar")) => needs(given, "calendar"),
-            "breaker" | "adaptive" | "adaptive-rate" if cfg!(not(feature = "resilience")) => needs(given, "resilience"),
+            "breaker" | "adaptive" if cfg!(not(feature = "resilience")) => needs(given, "resilience"),
             _ => {
                 let names = self.names().map(|name| format!(", {name}")).collect::<String>();
                 LegKind::one_of(given).replace(", custom", &names)

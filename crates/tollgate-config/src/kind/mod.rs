@@ -6,7 +6,7 @@ mod resilience;
 
 pub use custom::{CustomKind, Kinds};
 #[cfg(feature = "resilience")]
-pub use resilience::{AdaptiveRateSpec, AdaptiveSpec, BreakerSpec, LawSpec};
+pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
 use crate::file::{kinds, with_kind};
 use crate::live::{AnyUnit, Change, unit};
@@ -186,12 +186,9 @@ pub enum LegKind {
     /// A breaker.
     #[cfg(feature = "resilience")]
     Breaker(BreakerSpec),
-    /// A semaphore whose limit adapts.
+    /// A limit or a rate that adapts.
     #[cfg(feature = "resilience")]
     Adaptive(AdaptiveSpec),
-    /// A rate that adapts.
-    #[cfg(feature = "resilience")]
-    AdaptiveRate(AdaptiveRateSpec),
     /// A kind of the program's own.
     #[cfg_attr(feature = "schema", schemars(untagged))]
     Custom(CustomKind),
@@ -340,9 +337,7 @@ impl LegKind {
             #[cfg(feature = "resilience")]
             Self::Breaker(breaker) => fixed(breaker.build(around)?),
             #[cfg(feature = "resilience")]
-            Self::Adaptive(adaptive) => fixed(adaptive.build(around)?),
-            #[cfg(feature = "resilience")]
-            Self::AdaptiveRate(adaptive) => fixed(adaptive.build(around)?),
+            Self::Adaptive(adaptive) => adaptive.build(around)?,
             Self::Custom(custom) => fixed(custom.build(around)?),
         })
     }

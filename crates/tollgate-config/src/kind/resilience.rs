@@ -1,13 +1,15 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
-use super::Around;
+use super::{Around, fixed};
 use crate::file::kinds;
+use crate::live::AnyUnit;
 use crate::spec::SpecError;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Quota, Semaphore, TokenBucket};
 use tollgate_resilience::adaptive::{
-    Adaptive, AdaptiveBuilder, AdaptiveError, Aimd, Cubic, Gradient, Gradient2, LimitLaw, Resizable, Trend, Vegas,
+    Adaptive, AdaptiveError, Aimd, Cubic, Gradient, Gradient2, LimitLaw, Resizable, Trend, Vegas,
 };
 use tollgate_resilience::{BreakerError, CircuitBreaker, OpenTime};
 
@@ -114,18 +116,6 @@ impl BreakerSpec {
     }
 }
 
-fn second() -> Duration {
-    Duration::from_secs(1)
-}
-
-fn ten() -> u64 {
-    10
-}
-
-fn one() -> usize {
-    1
-}
-
 fn adaptive_fault(error: AdaptiveError) -> SpecError {
     let key = match error {
         AdaptiveError::Bounds { ceiling, .. } if ceiling as u64 > 1 << 32 => "ceiling",
@@ -137,16 +127,11 @@ fn adaptive_fault(error: AdaptiveError) -> SpecError {
     SpecError::new(key, error.to_string())
 }
 
-/// Refuses a limit at the start that is out of its bounds.
-fn check_start(key: &str, limit: u64, floor: usize, ceiling: usize) -> Result<(), SpecError> {
-    if (floor as u64..=ceiling as u64).contains(&limit) {
-        return Ok(());
-    }
-    let allowed = format!("{floor} to {ceiling}, the floor and the ceiling,");
-    Err(SpecError::given(key, limit, allowed))
-}
-
-/// A [`Semaphore`] whose limit [adapts](Adaptive). See [`AdaptiveBuilder`] for the meaning of its numbers. None can be changed in place.
+/// A [`Semaphore`] whose limit [adapts](Adaptive), or with a `quota` a [`TokenBucket`] whose [rate adapts](Adaptive#rates): it finds the
+/// rate that an upstream allows. See [`AdaptiveBuilder`](tollgate_resilience::adaptive::AdaptiveBuilder) for the meaning of the numbers.
+/// None can be changed in place.
+///
+/// Report a refusal of the upstream as [`Outcome::Overload`](tollgate::Outcome::Overload).
 ///
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock, Outcome};
@@ -155,21 +140,29 @@ fn check_start(key: &str, limit: u64, floor: usize, ceiling: usize) -> Result<()
 /// let policy = parse::<PolicySpec>(text, Format::Toml)?.build(&ManualClock::new())?;
 /// policy.try_admit(1)?.finish(Outcome::Overload);
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity(), Some(9));
+///
+/// let text = "[[leg]]\nname = 'upstream'\nkind = 'adaptive'\nquota = '100/s burst 10'\nceiling = 500";
+/// let policy = parse::<PolicySpec>(text, Format::Toml)?.build(&ManualClock::new())?;
+/// policy.try_admit(1)?.finish(Outcome::Overload);
+/// assert_eq!(policy.limiter().leg("upstream").unwrap().per_second().map(f64::round), Some(70.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct AdaptiveSpec {
-    /// The law that sets the limit, with its numbers.
-    pub law: LawSpec,
-    /// The limit at the start: 20, as far as the bounds allow, unless it is given.
+    /// The law that sets the limit, with its numbers; without it `gradient2`, and `cubic` of a rate.
+    pub law: Option<LawSpec>,
+    /// The rate at the start, if a rate adapts. Its period and its burst stay.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub quota: Option<Quota>,
+    /// The limit at the start, if permits adapt: 20, as far as the bounds allow, unless it is given.
     pub limit: Option<usize>,
-    /// The lowest limit.
+    /// The lowest limit, or count per period.
     pub floor: usize,
-    /// The highest limit.
+    /// The highest limit, or count per period.
     pub ceiling: usize,
-    /// The law is asked once per window.
+    /// The law is asked once per window, and of a rate at the first refusal of the upstream.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub window: Duration,
@@ -182,99 +175,67 @@ pub struct AdaptiveSpec {
 impl Default for AdaptiveSpec {
     fn default() -> Self {
         Self {
-            law: LawSpec::default(),
+            law: None,
+            quota: None,
             limit: None,
             floor: 1,
             ceiling: 1_000,
-            window: second(),
-            samples: ten(),
+            window: Duration::from_secs(1),
+            samples: 10,
             percentile: 50.0,
         }
     }
 }
 
 impl AdaptiveSpec {
-    pub(super) fn build(&self, around: &Around) -> Result<Adaptive, SpecError> {
-        let start = self
-            .limit
-            .unwrap_or(20.clamp(self.floor.min(self.ceiling), self.ceiling));
-        let builder = Adaptive::builder(Semaphore::new(start.min(Semaphore::MAX_PERMITS)))
+    pub(super) fn build(&self, around: &Around) -> Result<Arc<dyn AnyUnit>, SpecError> {
+        let Some(quota) = self.quota else {
+            let start = self
+                .limit
+                .unwrap_or(20.clamp(self.floor.min(self.ceiling), self.ceiling));
+            let semaphore = Semaphore::new(start.min(Semaphore::MAX_PERMITS));
+            let law = || Box::new(Gradient2::new()) as Box<dyn LimitLaw>;
+            return Ok(fixed(self.drive(semaphore, law, ("limit", start as u64), around)?));
+        };
+        if self.limit.is_some() {
+            return Err(SpecError::new(
+                "limit",
+                "`quota` was given as well, and one of both is allowed",
+            ));
+        }
+        let bucket = TokenBucket::new(quota).on(&around.clock);
+        let adaptive = self.drive(bucket, || Box::new(Cubic::new()), ("quota", quota.count()), around)?;
+        match Quota::new(self.ceiling as u64, quota.period()) {
+            Ok(_) => Ok(fixed(adaptive)),
+            Err(error) => Err(SpecError::new("ceiling", error.to_string())),
+        }
+    }
+
+    /// Lets the law, or the `usual` one, drive a limiter that starts with the number of a key.
+    fn drive<L: Resizable>(
+        &self,
+        limiter: L,
+        usual: impl Fn() -> Box<dyn LimitLaw>,
+        (key, start): (&str, u64),
+        around: &Around,
+    ) -> Result<Adaptive<L>, SpecError> {
+        let law = self.law.as_ref().map_or_else(|| Ok(usual()), LawSpec::build);
+        let adaptive = Adaptive::builder(limiter)
+            .law(law.map_err(|error| error.within("law"))?)
             .bounds(self.floor, self.ceiling)
             .window(self.window, self.samples)
-            .percentile(self.percentile);
-        let adaptive = self.law.build_with(builder, around)?;
-        check_start("limit", start as u64, self.floor, self.ceiling)?;
-        Ok(adaptive)
-    }
-}
-
-/// A [`TokenBucket`] whose rate [adapts](Adaptive#rates): it finds the rate that an upstream allows. None of its numbers can be changed
-/// in place.
-///
-/// Report a refusal of the upstream as [`Outcome::Overload`](tollgate::Outcome::Overload).
-///
-/// ```
-/// # use tollgate::{LimiterExt, ManualClock, Outcome};
-/// # use tollgate_config::{AdaptiveRateSpec, LegKind, LegSpec, PolicySpec};
-/// let rate = AdaptiveRateSpec::new("100/s burst 10".parse()?, 500);
-/// let policy = PolicySpec::new([LegSpec::new("upstream", LegKind::AdaptiveRate(rate))]).build(&ManualClock::new())?;
-/// policy.try_admit(1)?.finish(Outcome::Overload);
-/// assert_eq!(policy.limiter().leg("upstream").unwrap().per_second().map(f64::round), Some(70.0));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct AdaptiveRateSpec {
-    /// The law that sets the rate, with its numbers.
-    #[serde(default = "LawSpec::cubic")]
-    pub law: LawSpec,
-    /// The rate at the start. Its period and its burst stay.
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    pub quota: Quota,
-    /// The lowest count per period.
-    #[serde(default = "one")]
-    pub floor: usize,
-    /// The highest count per period.
-    pub ceiling: usize,
-    /// The law is asked once per window, and at the first refusal of the upstream.
-    #[serde(default = "second", with = "humantime_serde")]
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    pub window: Duration,
-    /// The number of requests that must have finished before it is asked again.
-    #[serde(default = "ten")]
-    pub samples: u64,
-}
-
-impl AdaptiveRateSpec {
-    /// A rate that starts at `quota` and finds itself between one and `ceiling` units per period, by the law `cubic`.
-    pub fn new(quota: Quota, ceiling: usize) -> Self {
-        Self {
-            law: LawSpec::cubic(),
-            quota,
-            floor: one(),
-            ceiling,
-            window: second(),
-            samples: ten(),
+            .percentile(self.percentile)
+            .on(&around.clock)
+            .build()
+            .map_err(adaptive_fault)?;
+        let (floor, ceiling) = (self.floor as u64, self.ceiling as u64);
+        match (floor..=ceiling).contains(&start) {
+            true => Ok(adaptive),
+            false => {
+                let allowed = format_args!("{floor} to {ceiling}, the floor and the ceiling,");
+                Err(SpecError::given(key, start, allowed))
+            }
         }
-    }
-}
-
-impl AdaptiveRateSpec {
-    pub(super) fn build(&self, around: &Around) -> Result<Adaptive<TokenBucket>, SpecError> {
-        let builder = Adaptive::builder(TokenBucket::new(self.quota).on(&around.clock))
-            .bounds(self.floor, self.ceiling)
-            .window(self.window, self.samples);
-        let adaptive = self.law.build_with(builder, around)?;
-        check_start("quota", self.quota.count(), self.floor, self.ceiling)?;
-        if Quota::new(self.ceiling as u64, self.quota.period()).is_err() {
-            let fault = format!(
-                "{} in {:?} is above one per nanosecond",
-                self.ceiling,
-                self.quota.period()
-            );
-            return Err(SpecError::new("ceiling", fault));
-        }
-        Ok(adaptive)
     }
 }
 
@@ -343,22 +304,7 @@ kinds! {
     LawSpec, &["kind"];
 }
 
-impl Default for LawSpec {
-    fn default() -> Self {
-        Self::Gradient2 {
-            smoothing: None,
-            tolerance: None,
-            queue: None,
-        }
-    }
-}
-
 impl LawSpec {
-    fn cubic() -> Self {
-        let (backoff, scale) = (None, None);
-        Self::Cubic { backoff, scale }
-    }
-
     fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {
         macro_rules! law {
             ($law:ident; $($set:tt)*) => {{
@@ -386,11 +332,5 @@ impl LawSpec {
             } => law!(Trend; average_over in (1..=u32::MAX), correlate_over in (10..=1_000)),
             Self::Vegas { smoothing, backoff } => law!(Vegas; smoothing in (0.01..=1.0), backoff in (0.1..=0.99)),
         })
-    }
-
-    /// Builds a limit that this law drives.
-    fn build_with<L: Resizable>(&self, builder: AdaptiveBuilder<L>, around: &Around) -> Result<Adaptive<L>, SpecError> {
-        let law = self.build().map_err(|error| error.within("law"))?;
-        builder.law(law).on(&around.clock).build().map_err(adaptive_fault)
     }
 }

@@ -168,7 +168,7 @@ fn every_kind_can_be_written_and_built() {
         #[cfg(feature = "resilience")]
         "kind = 'adaptive'\nlaw = { kind = 'vegas', smoothing = 0.5 }",
         #[cfg(feature = "resilience")]
-        "kind = 'adaptive-rate'\nquota = '100/s burst 10'\nceiling = 500",
+        "kind = 'adaptive'\nquota = '100/s burst 10'\nceiling = 500",
     ];
     for leg in legs {
         let spec = parse::<PolicySpec>(&format!("[[leg]]\nname = 'x'\n{leg}"), Format::Toml).unwrap();
