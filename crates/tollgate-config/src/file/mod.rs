@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
+use tollgate::ManualClock;
 use toml::de::{DeTable, DeValue};
 
 /// The format of a file.
@@ -56,7 +57,7 @@ impl Format {
 ///     upstream: PolicySpec,
 /// }
 /// impl ConfigFile for AppConfig {
-///     fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
+///     fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
 ///         self.upstream.check_with(kinds).map_err(|error| error.within("upstream"))
 ///     }
 /// }
@@ -69,25 +70,25 @@ impl Format {
 /// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 pub trait ConfigFile: DeserializeOwned {
-    /// Finds the first mistake that shows only in the whole.
+    /// Finds a mistake that shows only in the whole, with legs of these kinds as well: all that building it would.
     ///
     /// # Errors
     /// [`SpecError`], whose path is found in the file.
-    fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
         let _ = kinds;
         Ok(())
     }
 }
 
 impl ConfigFile for PolicySpec {
-    fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        self.check_with(kinds)
+    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+        self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
 
 impl ConfigFile for PolicySetSpec {
-    fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        self.check_with(kinds)
+    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+        self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
 
@@ -97,7 +98,7 @@ pub const MAX_FILE: u64 = 1 << 20;
 /// Reads a file whose name ends in `.toml` or `.json`.
 ///
 /// # Errors
-/// [`ConfigError`]: the file cannot be read, is larger than [`MAX_FILE`], or has a mistake: the first one.
+/// [`ConfigError`]: the file cannot be read, is larger than [`MAX_FILE`], or has a mistake.
 ///
 /// ```
 /// # use tollgate_config::{PolicySpec, load};
@@ -115,7 +116,7 @@ pub fn load<S: ConfigFile>(path: impl AsRef<Path>) -> Result<S, ConfigError> {
 /// Reads a text.
 ///
 /// # Errors
-/// [`ConfigError`]: the first mistake.
+/// [`ConfigError`]: a mistake.
 pub fn parse<S: ConfigFile>(text: &str, format: Format) -> Result<S, ConfigError> {
     Kinds::new().parse(text, format)
 }
@@ -134,7 +135,7 @@ impl Kinds {
     /// Reads a text, with legs of these kinds as well.
     ///
     /// # Errors
-    /// [`ConfigError`]: the first mistake.
+    /// [`ConfigError`]: a mistake.
     pub fn parse<S: ConfigFile>(&self, text: &str, format: Format) -> Result<S, ConfigError> {
         match format {
             Format::Toml => {
@@ -152,7 +153,7 @@ impl Kinds {
 
     fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, SpecError> {
         let spec = S::deserialize(Reader::new(node))?;
-        spec.check(self)?;
+        spec.check_with(self)?;
         Ok(spec)
     }
 
@@ -204,18 +205,16 @@ fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
 fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
     let (mut value, mut at) = (&DeValue::Table(table), 0);
     for (step, part) in error.path().iter().enumerate() {
-        let (key, next) = match (part, value) {
+        let next = match (part, value) {
             (PathPart::Key(name), DeValue::Table(table)) => {
                 let found = table.iter().find(|(key, _)| key.get_ref() == &**name);
-                found.map(|(key, next)| (Some(key.span()), next))
+                found.map(|(key, next)| (key.span(), next))
             }
-            (PathPart::Row(row), DeValue::Array(rows)) => rows.get(*row).map(|next| (None, next)),
+            (PathPart::Row(row), DeValue::Array(rows)) => rows.get(*row).map(|next| (next.span(), next)),
             _ => None,
-        }
-        .unzip();
-        let Some(next) = next else { break };
-        let is_wrong_key = error.is_of_key() && step + 1 == error.path().len();
-        let span = key.flatten().filter(|_| is_wrong_key).unwrap_or_else(|| next.span());
+        };
+        let Some((key, next)) = next else { break };
+        let span = if error.is_of_key_at(step) { key } else { next.span() };
         (value, at) = (next.get_ref(), span.start);
     }
     at
@@ -226,20 +225,21 @@ fn find_in_json(text: &str, error: &SpecError) -> Option<usize> {
     let place = |part: &str| part.as_ptr().addr() - text.as_ptr().addr();
     let mut part = serde_json::from_str::<&RawValue>(text).ok()?.get();
     for (step, path) in error.path().iter().enumerate() {
-        let next = match path {
+        let below = || match path {
             PathPart::Key(key) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
-                .ok()
-                .and_then(|table| table.get(&**key).copied()),
-            PathPart::Row(row) => serde_json::from_str::<Vec<&RawValue>>(part)
-                .ok()
-                .and_then(|rows| rows.get(*row).copied()),
+                .ok()?
+                .remove(&**key),
+            PathPart::Row(row) => serde_json::from_str::<Vec<&RawValue>>(part).ok()?.get(*row).copied(),
         };
-        let Some(next) = next else { break };
-        part = next.get();
-        if error.is_of_key() && step + 1 == error.path().len() {
-            let key = error.key();
+        let Some(below) = below() else { break };
+        part = below.get();
+        if error.is_of_key_at(step) {
             let before = text[..place(part)].trim_end().trim_end_matches(':').trim_end();
-            return Some(before.len().saturating_sub(serde_json::to_string(key).ok()?.len()));
+            return Some(
+                before
+                    .len()
+                    .saturating_sub(serde_json::to_string(error.key()).ok()?.len()),
+            );
         }
     }
     Some(place(part))

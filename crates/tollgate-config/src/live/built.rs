@@ -17,12 +17,6 @@ pub(crate) struct LiveLeg {
     pub(super) trial: Option<Trial>,
 }
 
-/// A version.
-pub(crate) struct Built {
-    pub(super) legs: Arc<Legs>,
-    pub(super) live: Arc<[LiveLeg]>,
-}
-
 impl LiveLeg {
     /// The limiter of `spec`: that of the leg `before`, if that is the same leg, else a fresh one.
     fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, SpecError> {
@@ -48,62 +42,59 @@ impl LiveLeg {
     }
 }
 
-impl Built {
-    /// Builds a version after `before`. Nothing is changed yet.
-    pub(crate) fn of(spec: &PolicySpec, before: &[LiveLeg], around: &Around) -> Result<Self, SpecError> {
-        check_legs(spec)?;
-        let known = |leg: &LegSpec| before.iter().find(|known| known.spec.name == leg.name);
-        let mut live = Vec::with_capacity(spec.legs.len());
-        for (row, leg) in spec.legs.iter().enumerate() {
-            let built = LiveLeg::new(leg, known(leg), around);
-            live.push(built.map_err(|error| error.within_row("leg", row))?);
-        }
-        for (row, leg) in spec.legs.iter().enumerate() {
-            if let Some(when) = &leg.when {
-                let before = known(leg).and_then(|leg| leg.link.as_ref());
-                let link = match live.iter().find(|of| of.spec.name == when.load_of) {
-                    Some(of) => Link::new(when, of, before, &around.clock),
-                    None => {
-                        let names = spec.legs.iter().map(|leg| &*leg.name).filter(|name| *name != leg.name);
-                        Err(SpecError::unknown(&when.load_of, "leg", names).within("load_of"))
-                    }
-                };
-                live[row].link = Some(link.map_err(|error| error.within("when").within_row("leg", row))?);
-            }
-        }
-        let mut legs = Legs::new();
-        for row in 0..live.len() {
-            let leg = &live[row];
-            let links = live.iter().filter_map(|leg| leg.link.as_ref());
-            let wrapped = Wrapped {
-                spec: &leg.spec,
-                meters: links.filter_map(|link| link.meter_of(leg)).collect(),
-                when: leg.link.as_ref().map(|link| link.trigger.clone()),
-            };
-            live[row].trial = leg.unit.add_to(&mut legs, wrapped);
-        }
-        let built = Self {
-            legs: Arc::new(legs),
-            live: live.into(),
-        };
-        built.check_whole(spec, around)?;
-        Ok(built)
+/// Builds the legs of a version after `before`. Nothing is changed yet.
+pub(crate) fn build_legs(
+    spec: &PolicySpec,
+    before: &[LiveLeg],
+    around: &Around,
+) -> Result<(Arc<Legs>, Arc<[LiveLeg]>), SpecError> {
+    check_legs(spec)?;
+    let known = |leg: &LegSpec| before.iter().find(|known| known.spec.name == leg.name);
+    let mut live = Vec::with_capacity(spec.legs.len());
+    for (row, leg) in spec.legs.iter().enumerate() {
+        let built = LiveLeg::new(leg, known(leg), around);
+        live.push(built.map_err(|error| error.within_row("leg", row))?);
     }
-
-    /// Finds what no policy of these legs and settings could be.
-    fn check_whole(&self, spec: &PolicySpec, around: &Around) -> Result<(), SpecError> {
-        let policy = Policy::builder()
-            .limit(Arc::clone(&self.legs))
-            .order(spec.order.clone());
-        match policy.on(&around.clock).build() {
-            Ok(_) => Ok(()),
-            Err(PolicyError::Order(error)) => Err(SpecError::new("order", error.to_string())),
-            Err(PolicyError::SameQueue { .. }) => {
-                let fault = "one limiter stands in two legs, and no policy can wait for it twice";
-                Err(SpecError::new("leg", fault))
-            }
-            Err(error) => Err(SpecError::new("leg", error.to_string())),
+    for (row, leg) in spec.legs.iter().enumerate() {
+        if let Some(when) = &leg.when {
+            let before = known(leg).and_then(|leg| leg.link.as_ref());
+            let link = match live.iter().find(|of| of.spec.name == when.load_of) {
+                Some(of) => Link::new(when, of, before, &around.clock),
+                None => {
+                    let names = spec.legs.iter().map(|leg| &*leg.name).filter(|name| *name != leg.name);
+                    Err(SpecError::unknown(&when.load_of, "leg", names).within("load_of"))
+                }
+            };
+            live[row].link = Some(link.map_err(|error| error.within("when").within_row("leg", row))?);
         }
+    }
+    let mut legs = Legs::new();
+    for row in 0..live.len() {
+        let leg = &live[row];
+        let links = live.iter().filter_map(|leg| leg.link.as_ref());
+        let wrapped = Wrapped {
+            spec: &leg.spec,
+            meters: links.filter_map(|link| link.meter_of(leg)).collect(),
+            when: leg.link.as_ref().map(|link| link.trigger.clone()),
+        };
+        live[row].trial = leg.unit.add_to(&mut legs, wrapped);
+    }
+    let legs = Arc::new(legs);
+    check_whole(spec, &legs, around)?;
+    Ok((legs, live.into()))
+}
+
+/// Finds what no policy of these legs and settings could be.
+fn check_whole(spec: &PolicySpec, legs: &Arc<Legs>, around: &Around) -> Result<(), SpecError> {
+    let policy = Policy::builder().limit(Arc::clone(legs)).order(spec.order.clone());
+    match policy.on(&around.clock).build() {
+        Ok(_) => Ok(()),
+        Err(PolicyError::Order(error)) => Err(SpecError::new("order", error.to_string())),
+        Err(PolicyError::SameQueue { .. }) => {
+            let fault = "one limiter stands in two legs, and no policy can wait for it twice";
+            Err(SpecError::new("leg", fault))
+        }
+        Err(error) => Err(SpecError::new("leg", error.to_string())),
     }
 }
 

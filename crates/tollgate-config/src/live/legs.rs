@@ -1,6 +1,6 @@
 //! The list of legs that is in force, and those before it that permits are out of.
 
-use super::built::{Built, LiveLeg, put_numbers_in_force};
+use super::built::{LiveLeg, build_legs, put_numbers_in_force};
 use super::changes::Changes;
 use super::load::LegLoad;
 use crate::kind::Around;
@@ -72,7 +72,7 @@ impl Version {
         around: &Around,
         watchers: &Arc<Watchers>,
     ) -> Result<Arc<Self>, SpecError> {
-        let Built { legs, live } = Built::of(spec, before.map_or(&[], |before| &before.live), around)?;
+        let (legs, live) = build_legs(spec, before.map_or(&[], |before| &before.live), around)?;
         let relay = Arc::new(Relay(Arc::clone(watchers)));
         let watcher: Weak<dyn Watch> = Arc::downgrade(&relay) as Weak<dyn Watch>;
         legs.watch(&watcher);

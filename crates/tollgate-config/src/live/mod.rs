@@ -8,7 +8,7 @@ mod reload;
 mod status;
 mod unit;
 
-pub(crate) use built::Built;
+pub(crate) use built::build_legs;
 pub use changes::Changes;
 pub use legs::{ReloadTicket, ReloadableLegs};
 pub use reload::{Reload, ReloadablePolicy};

@@ -15,7 +15,7 @@ impl PolicySpec {
     /// Builds the policy, fresh, on `clock`.
     ///
     /// # Errors
-    /// [`SpecError`]: the first mistake, with its path.
+    /// [`SpecError`]: a mistake, with its path.
     pub fn build(&self, clock: &Clock) -> Result<ReloadablePolicy, SpecError> {
         self.build_with(clock, &Kinds::new())
     }

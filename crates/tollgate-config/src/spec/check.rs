@@ -1,10 +1,10 @@
 //! Checks a policy that is given as data, whole: its legs are built, and thrown away.
 
 use super::{KeyTier, KeyedSpec, LegSpec, PolicySetSpec, PolicySpec, STAYS, SpecError, When};
+use crate::file::ConfigFile;
 use crate::kind::{Around, Kinds};
-use crate::live::Built;
+use crate::live::build_legs;
 use std::time::Duration;
-use tollgate::{Clock, ManualClock};
 
 /// Legs at most.
 const MAX_LEGS: usize = 64;
@@ -13,7 +13,7 @@ const MAX_LEGS: usize = 64;
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
 impl PolicySpec {
-    /// Finds the first mistake: all that [`build`](Self::build) would.
+    /// Finds a mistake: all that [`build`](Self::build) would.
     ///
     /// # Errors
     /// [`SpecError`], with the path of the key.
@@ -28,31 +28,15 @@ impl PolicySpec {
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_with(&Kinds::new())
     }
-
-    /// The same with legs of these kinds as well.
-    ///
-    /// # Errors
-    /// As those of [`check`](Self::check).
-    pub fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        Built::of(self, &[], &Around::new(&scratch(), kinds)).map(drop)
-    }
 }
 
 impl PolicySetSpec {
-    /// Finds the first mistake: all that [`build`](Self::build) would.
+    /// Finds a mistake: all that [`build`](Self::build) would.
     ///
     /// # Errors
     /// [`SpecError`], with the path of the key.
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_with(&Kinds::new())
-    }
-
-    /// The same with legs of these kinds as well.
-    ///
-    /// # Errors
-    /// As those of [`check`](Self::check).
-    pub fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        self.build_with(&scratch(), kinds).map(drop)
     }
 }
 
@@ -81,7 +65,7 @@ impl KeyedSpec {
         let check = |policy: &PolicySpec| {
             before.map_or(Ok(()), |before| policy.check_fixed(before, STAYS))?;
             policy.check_fixed(default, &differs)?;
-            Built::of(policy, &[], around).map(drop)
+            build_legs(policy, &[], around).map(drop)
         };
         for (name, policy) in &self.tiers {
             check(policy).map_err(|error| error.below(["tier", name]))?;
@@ -94,11 +78,6 @@ impl KeyedSpec {
         }
         Ok(())
     }
-}
-
-/// A clock to try limiters on.
-fn scratch() -> Clock {
-    Clock::clone(&ManualClock::new())
 }
 
 /// Finds what is wrong with a list of legs, without a look at their numbers.

@@ -104,6 +104,11 @@ impl SpecError {
         self.is_of_key
     }
 
+    /// True when the key of this step of the path is wrong.
+    pub(crate) fn is_of_key_at(&self, step: usize) -> bool {
+        self.is_of_key && step + 1 == self.path.len()
+    }
+
     /// The key; empty where a whole table is wrong.
     pub fn key(&self) -> &str {
         match self.path.last() {
