@@ -128,7 +128,7 @@ impl Kinds {
     /// As those of [`load`].
     pub fn load<S: ConfigFile>(&self, path: impl AsRef<Path>) -> Result<S, ConfigError> {
         let path = path.as_ref();
-        let read = read_bytes(path).and_then(|(bytes, format)| self.parse_bytes(&bytes, format));
+        let read = format_of(path).and_then(|format| self.parse_bytes(&read_bytes(path)?, format));
         read.map_err(|error| error.of_file(path))
     }
 
@@ -175,9 +175,8 @@ pub(crate) fn format_of(path: &Path) -> Result<Format, ConfigError> {
     Format::of_path(path).ok_or_else(wrong)
 }
 
-/// Reads a file, and its format by its name.
-pub(crate) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), ConfigError> {
-    let format = format_of(path)?;
+/// Reads a file.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let unreadable = |error: std::io::Error| ConfigError::nowhere(error.to_string());
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
@@ -186,7 +185,7 @@ pub(crate) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), ConfigError> 
         let why = format!("it is longer than the {MAX_FILE} bytes that are allowed");
         return Err(ConfigError::nowhere(why));
     }
-    Ok((bytes, format))
+    Ok(bytes)
 }
 
 fn toml_error(text: &str, error: &toml::de::Error) -> ConfigError {

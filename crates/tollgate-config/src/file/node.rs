@@ -1,7 +1,7 @@
 //! The values of a file of any format, and how types of serde are read from them: each mistake has its path.
 
 use crate::spec::SpecError;
-use serde::de::value::MapAccessDeserializer;
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
     VariantAccess, Visitor,
@@ -88,11 +88,18 @@ pub(crate) struct Reader<'a> {
     node: &'a Node,
     /// The keys that a table with a kind has beside those of the kind; none of any other value.
     common: &'static [&'static str],
+    /// The kinds that there are.
+    kinds: &'static [&'static str],
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(node: &'a Node) -> Self {
-        Self { node, common: &[] }
+        Self::of_kind(node, &[])
+    }
+
+    fn of_kind(node: &'a Node, common: &'static [&'static str]) -> Self {
+        let kinds = &[];
+        Self { node, common, kinds }
     }
 
     /// The refusal of this value, since `allowed` is.
@@ -168,7 +175,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             Node::Table(table) if self.common.is_empty() => {
                 visitor.visit_enum(MapAccessDeserializer::new(Table(table.iter(), None)))
             }
-            Node::Table(_) => visitor.visit_enum(Kinded { table: self, names }),
+            Node::Table(_) => visitor.visit_enum(Reader { kinds: names, ..self }),
             _ => {
                 let names = format!("one of {}", names.join(", "));
                 let expected = if self.common.is_empty() { &*names } else { "a table" };
@@ -233,28 +240,23 @@ impl<'de> MapAccess<'de> for Table<'_> {
 }
 
 /// A table whose key `kind` names a variant, and whose other keys are its fields.
-struct Kinded<'a> {
-    table: Reader<'a>,
-    names: &'static [&'static str],
-}
-
-impl<'de, 'a> EnumAccess<'de> for Kinded<'a> {
+impl<'de> EnumAccess<'de> for Reader<'_> {
     type Error = SpecError;
-    type Variant = Reader<'a>;
+    type Variant = Self;
 
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Reader<'a>), SpecError> {
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), SpecError> {
         const CUSTOM: &str = "custom";
-        let Node::Table(table) = self.table.node else {
-            return Err(Error::missing_field("kind"));
+        let kind = match self.node {
+            Node::Table(table) => table.get("kind"),
+            _ => None,
         };
-        let kind = table.get("kind").ok_or_else(|| SpecError::missing_field("kind"))?;
+        let kind = kind.ok_or_else(|| SpecError::missing_field("kind"))?;
         let read = String::deserialize(Reader::new(kind)).and_then(|kind| {
-            let known = self.names.contains(&&*kind) || !self.names.contains(&CUSTOM);
-            let kind: serde::de::value::StrDeserializer<'_, SpecError> =
-                if known { kind.as_str() } else { CUSTOM }.into_deserializer();
+            let is_custom = !self.kinds.contains(&&*kind) && self.kinds.contains(&CUSTOM);
+            let kind = StrDeserializer::new(if is_custom { CUSTOM } else { &kind });
             seed.deserialize(kind)
         });
-        Ok((read.map_err(|error| error.within("kind"))?, self.table))
+        Ok((read.map_err(|error: SpecError| error.within("kind"))?, self))
     }
 }
 
@@ -289,7 +291,7 @@ pub(crate) fn read_kind<'de, D: Deserializer<'de>, T>(
     read: impl FnOnce(Reader<'_>) -> Result<T, SpecError>,
 ) -> Result<T, D::Error> {
     let node = &Node::deserialize(deserializer)?;
-    read(Reader { node, common }).map_err(D::Error::custom)
+    read(Reader::of_kind(node, common)).map_err(D::Error::custom)
 }
 
 /// The table of a variant that serde wrote as a table of one key, its name.
