@@ -139,9 +139,16 @@ impl Kinds {
     pub fn parse<S: ConfigFile>(&self, text: &str, format: Format) -> Result<S, ConfigError> {
         match format {
             Format::Toml => {
-                let table = DeTable::parse(text).map_err(|error| toml_error(text, &error))?;
+                let wrong = |error: toml::de::Error| {
+                    let at = error.span().map_or(text.len(), |span| span.start);
+                    let why = error.message().trim_end().replace('\n', "; ");
+                    // The one thing that shows only when values are read.
+                    let why = why.replace("number overflowed", "of too many digits was given, and 38 are allowed");
+                    ConfigError::at(text, at, why)
+                };
+                let table = DeTable::parse(text).map_err(wrong)?;
                 let node = Node::deserialize(toml::Deserializer::from(table.clone()));
-                let read = self.read(&node.map_err(|error| toml_error(text, &error))?);
+                let read = self.read(&node.map_err(wrong)?);
                 read.map_err(|error| ConfigError::of_spec(text, find_in_toml(table.into_inner(), &error), &error))
             }
             Format::Json => {
@@ -186,11 +193,6 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
         return Err(ConfigError::nowhere(why));
     }
     Ok(bytes)
-}
-
-fn toml_error(text: &str, error: &toml::de::Error) -> ConfigError {
-    let at = error.span().map_or(text.len(), |span| span.start);
-    ConfigError::at(text, at, error.message().trim_end().replace('\n', "; "))
 }
 
 fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {

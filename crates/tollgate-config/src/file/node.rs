@@ -51,6 +51,9 @@ impl<'de> Deserialize<'de> for Node {
             fn visit_i128<E>(self, number: i128) -> Result<Node, E> {
                 Ok(Node::Whole(number))
             }
+            fn visit_u128<E>(self, number: u128) -> Result<Node, E> {
+                Ok(Node::Real(number as f64))
+            }
             fn visit_f64<E>(self, number: f64) -> Result<Node, E> {
                 Ok(Node::Real(number))
             }

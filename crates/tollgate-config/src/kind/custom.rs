@@ -94,7 +94,7 @@ impl Kinds {
             "breaker" | "adaptive" if cfg!(not(feature = "resilience")) => needs(given, "resilience"),
             _ => {
                 let names = self.names().map(|name| format!(", {name}")).collect::<String>();
-                LegKind::one_of(given).replace(", custom", &names)
+                LegKind::unknown(given, &names)
             }
         };
         SpecError::new("kind", fault)

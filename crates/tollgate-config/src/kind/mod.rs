@@ -361,10 +361,14 @@ impl LegKind {
         self.table()["kind"].as_str().unwrap_or_default().into()
     }
 
-    /// The fault of a kind that is not built in.
-    fn one_of(given: &str) -> String {
-        let read = Self::deserialize(StrDeserializer::<SpecError>::new(given));
-        read.err().map_or(String::new(), |error| error.fault().into())
+    /// The fault of a kind that there is not, beside `others` of the program's own.
+    fn unknown(given: &str, others: &str) -> String {
+        // No variant has an empty name.
+        let read = Self::deserialize(StrDeserializer::<SpecError>::new(""));
+        let fault = read.err().map_or(String::new(), |error| error.fault().into());
+        fault
+            .replace(", custom", others)
+            .replacen("``", &format!("`{given}`"), 1)
     }
 
     fn cold_factor() -> u32 {

@@ -295,6 +295,37 @@ const BAD: &[(&str, usize, usize, &str)] = &[
     ("", 1, 1, "at least one is needed"),
     ("max_wait = 10\n", 1, 12, "10 was given"),
     (
+        "max_wait = 10:00:00\n",
+        1,
+        12,
+        "`10:00:00` was given, and a time such as",
+    ),
+    (
+        "max_queue = 1979-05-27\n",
+        1,
+        13,
+        "`1979-05-27` was given, and a whole number",
+    ),
+    ("max_queue = nan\n", 1, 13, "NaN was given, and a number is allowed"),
+    (
+        "max_queue = 170141183460469231731687303715884105728\n",
+        1,
+        13,
+        "was given, and a whole number of 0 to",
+    ),
+    (
+        "max_queue = 999999999999999999999999999999999999999999999999\n",
+        1,
+        13,
+        "integer of too many digits was given, and 38 are allowed",
+    ),
+    (
+        "{HEAD}kind = \"custom\"\n",
+        3,
+        8,
+        "`custom` was given, and one of token-bucket",
+    ),
+    (
         "max_wait = \"10 parsecs\"\n",
         1,
         12,
