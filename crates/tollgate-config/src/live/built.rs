@@ -1,7 +1,7 @@
 //! A version of a policy that has been built, of limiters that are kept and new ones.
 
 use super::load::Link;
-use super::unit::{AnyUnit, Trial, Wrapped};
+use super::unit::{AnyUnit, Trial};
 use crate::kind::Around;
 use crate::spec::{LegSpec, PolicySpec, SpecError, check_legs};
 use std::sync::Arc;
@@ -72,12 +72,9 @@ pub(crate) fn build_legs(
     for row in 0..live.len() {
         let leg = &live[row];
         let links = live.iter().filter_map(|leg| leg.link.as_ref());
-        let wrapped = Wrapped {
-            spec: &leg.spec,
-            meters: links.filter_map(|link| link.meter_of(leg)).collect(),
-            when: leg.link.as_ref().map(|link| link.trigger.clone()),
-        };
-        live[row].trial = leg.unit.add_to(&mut legs, wrapped);
+        let meters: Vec<_> = links.filter_map(|link| link.meter_of(leg)).collect();
+        let when = leg.link.as_ref().map(|link| link.trigger.clone());
+        live[row].trial = leg.unit.add_to(&mut legs, &leg.spec, &meters, when);
     }
     let legs = Arc::new(legs);
     check_whole(spec, &legs, around)?;

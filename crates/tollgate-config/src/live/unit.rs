@@ -12,8 +12,8 @@ use tollgate::{Clock, Cost, Inherit, Legs, Limiter, LimiterExt};
 
 /// A limiter of any kind.
 pub(crate) trait AnyUnit: Send + Sync {
-    /// Adds a leg of it to `legs`. Gives what the leg counts in shadow mode.
-    fn add_to(&self, legs: &mut Legs, leg: Wrapped<'_>) -> Option<Trial>;
+    /// Adds a leg of it to `legs`, which these measure. Gives what the leg counts in shadow mode.
+    fn add_to(&self, legs: &mut Legs, spec: &LegSpec, meters: &[Arc<Meter>], when: Option<Trigger>) -> Option<Trial>;
 
     /// True when some of its numbers can be changed while it runs.
     fn can_change(&self) -> bool;
@@ -75,16 +75,16 @@ pub(crate) fn unit<L: Limiter + 'static>(limiter: L, change: Option<Change<L>>) 
 }
 
 impl<L: Limiter + 'static> AnyUnit for Unit<L> {
-    fn add_to(&self, legs: &mut Legs, leg: Wrapped<'_>) -> Option<Trial> {
+    fn add_to(&self, legs: &mut Legs, spec: &LegSpec, meters: &[Arc<Meter>], when: Option<Trigger>) -> Option<Trial> {
         let limiter = Arc::clone(&self.limiter);
-        let Some((first, others)) = leg.meters.split_first() else {
-            return leg.add(limiter, legs);
+        let Some((first, others)) = meters.split_first() else {
+            return add_leg(limiter, spec, when, legs);
         };
         let metered = first.watch(limiter).boxed();
         let metered = others
             .iter()
             .fold(metered, |limiter, meter| meter.watch(limiter).boxed());
-        leg.add(metered, legs)
+        add_leg(metered, spec, when, legs)
     }
 
     fn put_in_force(&self, to: &LegKind, inherit: Inherit) {
@@ -116,34 +116,23 @@ impl<L: Limiter + 'static> AnyUnit for Unit<L> {
     }
 }
 
-/// How a limiter is a leg.
-pub(crate) struct Wrapped<'a> {
-    pub(super) spec: &'a LegSpec,
-    /// Those who measure it.
-    pub(super) meters: Vec<Arc<Meter>>,
-    pub(super) when: Option<Trigger>,
-}
-
-impl Wrapped<'_> {
-    fn add<L: Limiter + 'static>(self, limiter: L, legs: &mut Legs) -> Option<Trial> {
-        let spec = self.spec;
-        let leg = Leg::new(limiter).named(&spec.name);
-        let mut leg = match &spec.per {
-            Some(cost) => leg.per(Cost::interned(cost)),
-            None => leg.per_call(),
-        };
-        if spec.at_once {
-            leg = leg.at_once();
-        }
-        if let Some(when) = self.when {
-            leg = leg.when(when);
-        }
-        if !spec.shadow {
-            legs.push(leg);
-            return None;
-        }
-        let leg = Arc::new(leg.shadow());
-        legs.push(Arc::clone(&leg));
-        Some(Arc::new(move || leg.shadow_stats().unwrap_or_default()))
+fn add_leg<L: Limiter + 'static>(limiter: L, spec: &LegSpec, when: Option<Trigger>, legs: &mut Legs) -> Option<Trial> {
+    let leg = Leg::new(limiter).named(&spec.name);
+    let mut leg = match &spec.per {
+        Some(cost) => leg.per(Cost::interned(cost)),
+        None => leg.per_call(),
+    };
+    if spec.at_once {
+        leg = leg.at_once();
     }
+    if let Some(when) = when {
+        leg = leg.when(when);
+    }
+    if !spec.shadow {
+        legs.push(leg);
+        return None;
+    }
+    let leg = Arc::new(leg.shadow());
+    legs.push(Arc::clone(&leg));
+    Some(Arc::new(move || leg.shadow_stats().unwrap_or_default()))
 }
