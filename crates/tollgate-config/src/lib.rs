@@ -11,21 +11,15 @@ mod set;
 mod source;
 mod spec;
 
-pub use file::{ConfigError, ConfigFile, Fault, Format, MAX_FILE, load, parse};
-#[cfg(feature = "calendar")]
-#[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
-pub use kind::CalendarWindowSpec;
+pub use file::{ConfigError, ConfigFile, Format, MAX_FILE, load, parse};
 #[cfg(feature = "resilience")]
 #[cfg_attr(docsrs, doc(cfg(feature = "resilience")))]
-pub use kind::{AdaptiveRateSpec, AdaptiveSpec, BreakerSpec, LawSpec, laws};
-pub use kind::{
-    CustomKind, FixedWindowSpec, Kinds, LeakyBucketSpec, LegKind, PartitionSpec, SemaphoreSpec, SlidingLogSpec,
-    SlidingWindowSpec, TokenBucketSpec, WarmupSpec,
-};
-pub use live::{Change, Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
-pub use set::{KeyedPolicies, PolicySet, UnknownName};
+pub use kind::{AdaptiveSpec, BreakerSpec, LawSpec};
+pub use kind::{CustomKind, Kinds, LegKind};
+pub use live::{Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
+pub use set::{KeyedPolicies, PolicySet};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
 pub use source::WatchedFile;
 pub use source::{FileSource, LastGood, ReloadEvent, Source, SourceError};
-pub use spec::{KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PathPart, PolicySetSpec, PolicySpec, SpecError, When};
+pub use spec::{KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, SpecError, When};

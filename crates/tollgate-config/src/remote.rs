@@ -1,6 +1,6 @@
 //! The keyed policies of a file as limits that machines share.
 
-use crate::kind::LegKind;
+use crate::kind::{Around, LegKind};
 use crate::spec::{KeyTier, KeyedSpec, LegSpec, PolicySpec, SpecError};
 use tollgate::Cost;
 use tollgate::remote::{KeyedLimits, RemoteLeg};
@@ -38,17 +38,17 @@ impl KeyedSpec {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remote_limits(&self) -> Result<KeyedLimits, SpecError> {
-        self.check()?;
+        self.check(None, &Around::default())?;
         let mut limits = KeyedLimits::new(self.max_keys, self.default.as_str(), []);
         for (tier, policy) in &self.tiers {
-            let legs = legs_of(policy).map_err(|error| error.within_all(&["tier", tier]))?;
+            let legs = legs_of(policy).map_err(|error| error.within(tier).within("tier"))?;
             limits = limits.tier(tier.as_str(), legs);
         }
         for (key, tier) in &self.keys {
             limits = match tier {
                 KeyTier::Named(tier) => limits.key(key.as_str(), tier.as_str()),
                 KeyTier::Own(policy) => {
-                    let legs = legs_of(policy).map_err(|error| error.within_all(&["keys", key]))?;
+                    let legs = legs_of(policy).map_err(|error| error.below(["keys", key]))?;
                     limits.key_with(key.as_str(), legs)
                 }
             };
@@ -58,22 +58,16 @@ impl KeyedSpec {
 }
 
 fn legs_of(policy: &PolicySpec) -> Result<Vec<RemoteLeg>, SpecError> {
-    policy.check()?;
-    let bare = PolicySpec::default();
-    let no_queue = |key| {
-        Err(SpecError::new(
-            key,
-            "a store has no queue, and a policy around the key has its bounds",
-        ))
-    };
-    match policy {
-        policy if policy.max_wait.is_some() => return no_queue("max_wait"),
-        policy if policy.max_queue.is_some() => return no_queue("max_queue"),
-        policy => policy.check_fixed(
-            &bare,
-            "a store has no queue, and a policy around the key has its bounds",
-        )?,
+    const NO_QUEUE: &str = "a store has no queue, and a policy around the key has its bounds";
+    for (key, is_set) in [
+        ("max_wait", policy.max_wait.is_some()),
+        ("max_queue", policy.max_queue.is_some()),
+    ] {
+        if is_set {
+            return Err(SpecError::new(key, NO_QUEUE));
+        }
     }
+    policy.check_fixed(&PolicySpec::default(), NO_QUEUE)?;
     let leg = |(row, leg): (usize, &LegSpec)| remote_leg(leg).map_err(|error| error.within_row("leg", row));
     policy.legs.iter().enumerate().map(leg).collect()
 }
@@ -90,9 +84,9 @@ fn remote_leg(leg: &LegSpec) -> Result<RemoteLeg, SpecError> {
     }
     let name = leg.name.as_str();
     let remote = match &leg.kind {
-        LegKind::TokenBucket(bucket) => RemoteLeg::rate(name, bucket.quota),
-        LegKind::SlidingWindow(window) => RemoteLeg::window(name, window.limit, window.window),
-        LegKind::Semaphore(semaphore) => RemoteLeg::permits(name, semaphore.limit as u64),
+        LegKind::TokenBucket { quota } => RemoteLeg::rate(name, *quota),
+        LegKind::SlidingWindow { limit, window, .. } => RemoteLeg::window(name, *limit, *window),
+        LegKind::Semaphore { limit } => RemoteLeg::permits(name, *limit as u64),
         other => {
             let fault = format!(
                 "`{}` was given, and a store counts token-bucket, sliding-window, semaphore",

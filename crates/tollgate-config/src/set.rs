@@ -1,11 +1,11 @@
 //! The policies of a service that run: named ones, and a policy for each key; and how another version of all comes in force.
 
 use crate::kind::{Around, Kinds, LivePartitions};
-use crate::live::{Changes, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy, check_next};
+use crate::live::{Changes, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy, follow};
 use crate::source::{ReloadEvent, Source, SourceError};
-use crate::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, STAYS, SpecError};
+use crate::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, SpecError};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use tollgate::policy::Partitions;
@@ -57,21 +57,20 @@ pub struct PolicySet(Arc<Running>);
 pub type KeyedPolicies = Keyed<String, Policy<ReloadableLegs>>;
 
 struct Running {
-    clock: Clock,
-    kinds: Kinds,
     latest: Mutex<Arc<Latest>>,
     error: Mutex<Option<SourceError>>,
 }
 
 /// The latest version, and what runs by it.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Latest {
     spec: Arc<PolicySetSpec>,
     version: u64,
+    around: Around,
     policies: BTreeMap<String, ReloadablePolicy>,
     keyed: BTreeMap<String, LiveMap>,
-    /// Also those that are gone, in case they come back.
-    partitions: Arc<LivePartitions>,
+    /// Partitions of versions before, in case that they come back.
+    gone: LivePartitions,
 }
 
 #[derive(Clone)]
@@ -83,78 +82,81 @@ struct LiveMap {
 
 /// The policy of each key.
 struct Tiers {
-    default: Arc<PolicySpec>,
-    keys: HashMap<String, Arc<PolicySpec>>,
-    partitions: Arc<LivePartitions>,
+    spec: KeyedSpec,
+    /// The tiers, which their keys share.
+    shared: BTreeMap<String, Arc<PolicySpec>>,
+    around: Around,
 }
 
 impl Tiers {
     /// Of a specification that has been checked.
-    fn of(keyed: &KeyedSpec, partitions: &Arc<LivePartitions>) -> Self {
-        let tiers = keyed
-            .tiers
-            .iter()
-            .map(|(name, policy)| (name, Arc::new(policy.clone())));
-        let tiers: BTreeMap<_, _> = tiers.collect();
-        let policy = |tier: &KeyTier| match tier {
-            KeyTier::Own(policy) => Arc::new(policy.clone()),
-            KeyTier::Named(tier) => Arc::clone(&tiers[tier]),
-        };
-        Self {
-            default: Arc::clone(&tiers[&keyed.default]),
-            keys: keyed
-                .keys
-                .iter()
-                .map(|(key, tier)| (key.clone(), policy(tier)))
+    fn new(spec: &KeyedSpec, around: &Around) -> Arc<Self> {
+        let tiers = spec.tiers.iter();
+        Arc::new(Self {
+            spec: spec.clone(),
+            shared: tiers
+                .map(|(name, policy)| (name.clone(), Arc::new(policy.clone())))
                 .collect(),
-            partitions: Arc::clone(partitions),
-        }
+            around: around.clone(),
+        })
     }
 
-    fn policy_of(&self, key: &str) -> &Arc<PolicySpec> {
-        self.keys.get(key).unwrap_or(&self.default)
+    fn policy_of(&self, key: &str) -> Arc<PolicySpec> {
+        match self.spec.keys.get(key) {
+            Some(KeyTier::Own(policy)) => Arc::new(policy.clone()),
+            Some(KeyTier::Named(tier)) => Arc::clone(&self.shared[tier]),
+            None => Arc::clone(&self.shared[&self.spec.default]),
+        }
     }
 }
 
 impl LiveMap {
-    fn new(keyed: &KeyedSpec, partitions: &Arc<LivePartitions>, clock: &Clock, kinds: &Kinds) -> Self {
-        let tiers = Arc::new(Mutex::new(Arc::new(Tiers::of(keyed, partitions))));
-        let (clock, kinds, for_new_keys) = (clock.clone(), kinds.clone(), Arc::clone(&tiers));
-        let max_keys = keyed.max_keys;
+    fn new(spec: &KeyedSpec, around: &Around) -> Self {
+        let tiers = Arc::new(Mutex::new(Tiers::new(spec, around)));
+        let (for_new_keys, max_keys) = (Arc::clone(&tiers), spec.max_keys);
         let map = Keyed::try_new(max_keys, move |key: &String| {
             let tiers = Arc::clone(&*for_new_keys.lock());
-            let policy = build_policy(Arc::clone(tiers.policy_of(key)), &clock, &kinds, &tiers.partitions);
-            policy.map_err(|_| KeysFull::new(max_keys))
+            build_policy(&tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
         });
         let map = Arc::new(map);
         Self { map, tiers }
     }
 
-    /// Puts other tiers in force: for new keys, and then for those that are there. Gives the number of keys that have changed.
-    fn apply(&self, keyed: &KeyedSpec, partitions: &Arc<LivePartitions>) -> (usize, Vec<(String, SpecError)>) {
-        let to = Arc::new(Tiers::of(keyed, partitions));
+    /// Puts other tiers in force: for new keys, and then for those that are there.
+    fn apply(&self, name: &str, spec: &KeyedSpec, around: &Around, changes: &mut Changes) {
+        let to = Tiers::new(spec, around);
         let old = std::mem::replace(&mut *self.tiers.lock(), Arc::clone(&to));
         drop(old);
         let mut live = Vec::new();
         // A key that is made meanwhile by the tiers before is visited, or made again.
         self.map
             .for_each(|key, policy| live.push((key.clone(), Arc::clone(policy))));
-        let (mut changed, mut refused) = (0, Vec::new());
+        let mut changed = 0;
         for (key, policy) in live {
-            match apply_spec(&policy, to.policy_of(&key), Some(partitions)) {
-                Ok(changes) => changed += usize::from(!changes.is_empty()),
-                Err(error) => refused.push((key, error)),
+            match put_in_force(&policy, &to.policy_of(&key), around) {
+                Ok(is_changed) => changed += usize::from(is_changed),
+                Err(error) => changes.refused.push(error.below(["keys", &key]).below(["keyed", name])),
             }
         }
-        (changed, refused)
+        if changed > 0 {
+            changes.live.push((name.into(), changed));
+        }
     }
+}
+
+/// Puts a policy of a set in force, unless it is: most have not changed.
+fn put_in_force(policy: &ReloadablePolicy, spec: &Arc<PolicySpec>, around: &Around) -> Result<bool, SpecError> {
+    if policy.limiter().is_in_force(spec, around) {
+        return Ok(false);
+    }
+    apply_spec(policy, spec, around).map(|changes| !changes.is_empty())
 }
 
 impl PolicySetSpec {
     /// Builds the policies, fresh, on `clock`. Those of keys are built when a key is first asked for.
     ///
     /// # Errors
-    /// [`SpecError`]: the first mistake, with its path.
+    /// [`SpecError`]: a mistake, with its path.
     pub fn build(&self, clock: &Clock) -> Result<PolicySet, SpecError> {
         self.build_with(clock, &Kinds::new())
     }
@@ -164,131 +166,97 @@ impl PolicySetSpec {
     /// # Errors
     /// As those of [`build`](Self::build).
     pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<PolicySet, SpecError> {
-        let running = Running {
-            clock: clock.clone(),
-            kinds: kinds.clone(),
-            latest: Mutex::default(),
-            error: Mutex::default(),
+        let nothing = Latest {
+            around: Around::new(clock, kinds),
+            ..Latest::default()
         };
-        let next = running.prepare(&Latest::default(), Arc::new(self.clone()))?;
-        *running.latest.lock() = Arc::new(next);
-        Ok(PolicySet(Arc::new(running)))
+        Ok(PolicySet(Arc::new(Running {
+            latest: Mutex::new(Arc::new(nothing.prepare(&Arc::new(self.clone()))?)),
+            error: Mutex::default(),
+        })))
     }
 }
 
-impl Running {
-    fn latest(&self) -> Arc<Latest> {
-        Arc::clone(&self.latest.lock())
-    }
-
-    /// The version `spec` after `before`, with all that is new in it built, and nothing changed.
-    fn prepare(&self, before: &Latest, spec: Arc<PolicySetSpec>) -> Result<Latest, SpecError> {
-        let (clock, kinds) = (&self.clock, &self.kinds);
-        let fresh = spec.build_partitions()?;
-        let mut all = LivePartitions::clone(&before.partitions);
-        for (name, (partitions, built)) in fresh {
-            if let Some((known, live)) = all.get(&name) {
-                let next = partitions.check_next(known);
-                next.map_err(|error| error.within_all(&["partitions", &name]))?;
-                let live = Arc::clone(live);
-                all.insert(name, (partitions, live));
-            } else {
-                all.insert(name, (partitions, built));
-            }
+impl Latest {
+    /// The version `spec` after this one, with all that is new in it built, and nothing changed.
+    fn prepare(&self, spec: &Arc<PolicySetSpec>) -> Result<Self, SpecError> {
+        if spec.policies.is_empty() && spec.keyed.is_empty() {
+            let fault = "none was given, and at least one `policy` or `keyed` is needed";
+            return Err(SpecError::new("policy", fault));
         }
-        // Only those of this version are known to its legs.
-        let there = all.iter().filter(|(name, _)| spec.partitions.contains_key(*name));
-        let partitions: LivePartitions = there.map(|(name, live)| (name.clone(), live.clone())).collect();
-        let partitions = Arc::new(partitions);
-        spec.check_around(&Around {
-            clock,
-            kinds,
-            partitions: &partitions,
-        })?;
-        let mut next = Latest {
-            version: before.version + 1,
-            partitions: Arc::new(all),
-            ..Latest::default()
-        };
-        for (name, policy) in &spec.policies {
-            let known = before.policies.get(name);
-            let policy = match known {
-                Some(known) => check_next(known, policy, &partitions).map(|()| known.clone()),
-                None => build_policy(Arc::new(policy.clone()), clock, kinds, &partitions),
+        let all = || self.around.partitions.iter().chain(&self.gone);
+        let mut partitions = LivePartitions::new();
+        for (name, spec) in &spec.partitions {
+            let live = match all().find(|(known, _)| *known == name) {
+                Some((_, (known, live))) => spec.check_next(known).map(|()| Arc::clone(live)),
+                None => spec.build().map(Arc::new),
             };
-            let policy = policy.map_err(|error| error.within_all(&["policy", name]))?;
+            let live = live.map_err(|error| error.below(["partitions", name]))?;
+            partitions.insert(name.clone(), (spec.clone(), live));
+        }
+        let gone = all().filter(|(name, _)| !spec.partitions.contains_key(*name));
+        let mut around = self.around.clone();
+        if spec.partitions != self.spec.partitions {
+            around.partitions = Arc::new(partitions);
+        }
+        let mut next = Self {
+            spec: Arc::clone(spec),
+            version: self.version + 1,
+            gone: gone.map(|(name, live)| (name.clone(), live.clone())).collect(),
+            around,
+            ..Self::default()
+        };
+        for (name, spec) in &spec.policies {
+            let spec = Arc::new(spec.clone());
+            let policy = match self.policies.get(name) {
+                Some(known) => known.limiter().check(&spec, &next.around).map(|()| known.clone()),
+                None => build_policy(&spec, &next.around),
+            };
+            let policy = policy.map_err(|error| error.below(["policy", name]))?;
             next.policies.insert(name.clone(), policy);
         }
-        for (name, keyed) in &spec.keyed {
-            let live = match (before.keyed.get(name), before.spec.keyed.get(name)) {
-                (Some(live), Some(known)) => {
-                    check_map(keyed, known).map_err(|error| error.within_all(&["keyed", name]))?;
-                    live.clone()
-                }
-                _ => LiveMap::new(keyed, &partitions, clock, kinds),
-            };
-            next.keyed.insert(name.clone(), live);
+        for (name, spec) in &spec.keyed {
+            let before = self.spec.keyed.get(name);
+            let checked = spec.check(before, &next.around);
+            checked.map_err(|error| error.below(["keyed", name]))?;
+            let live = self.keyed.get(name).cloned();
+            next.keyed
+                .insert(name.clone(), live.unwrap_or_else(|| LiveMap::new(spec, &next.around)));
         }
-        next.spec = spec;
         Ok(next)
     }
 
-    /// Changes all that the version `next` says.
-    fn put_in_force(&self, next: &Latest, changes: &mut Changes) {
-        let there = next
-            .spec
-            .partitions
-            .iter()
-            .filter_map(|(name, spec)| Some((name, (spec.clone(), Arc::clone(&next.partitions.get(name)?.1)))));
-        let partitions: Arc<LivePartitions> = Arc::new(there.map(|(name, live)| (name.clone(), live)).collect());
-        for (spec, live) in partitions.values() {
+    /// Changes all that this version says.
+    fn put_in_force(&self, changes: &mut Changes) {
+        for (spec, live) in self.around.partitions.values() {
             // Numbers that have been checked are not refused; refused ones would leave the old in force.
             live.set_limit(spec.limit);
             let _ = live.set_parts(&spec.parts());
         }
-        for (name, policy) in &next.spec.policies {
-            if let Err(error) = apply_spec(&next.policies[name], &Arc::new(policy.clone()), Some(&partitions)) {
-                changes.refused.push((format!("policy.{name}"), error));
-            }
-        }
-        for (name, keyed) in &next.spec.keyed {
-            let (changed, refused) = next.keyed[name].apply(keyed, &partitions);
-            if changed > 0 {
-                changes.live.push((name.clone(), changed));
-            }
-            let refused = refused
-                .into_iter()
-                .map(|(key, error)| (format!("keyed.{name}.keys.{key}"), error));
+        for (name, spec) in &self.spec.policies {
+            let applied = put_in_force(&self.policies[name], &Arc::new(spec.clone()), &self.around);
+            let refused = applied.err().map(|error| error.below(["policy", name]));
             changes.refused.extend(refused);
         }
+        for (name, spec) in &self.spec.keyed {
+            self.keyed[name].apply(name, spec, &self.around, changes);
+        }
     }
-}
-
-/// Refuses what stays as a map was built.
-fn check_map(next: &KeyedSpec, before: &KeyedSpec) -> Result<(), SpecError> {
-    if next.max_keys != before.max_keys {
-        return Err(SpecError::new("max_keys", STAYS));
-    }
-    // All policies of a map have these settings in common.
-    let Some(known) = before.tiers.get(&before.default) else {
-        return Ok(());
-    };
-    let fixed = |(tables, policy): ([&str; 2], &PolicySpec)| {
-        let fixed = policy.check_fixed(known, STAYS);
-        fixed.map_err(|error| error.within_all(&tables))
-    };
-    next.policies().try_for_each(fixed)
 }
 
 impl PolicySet {
+    fn latest(&self) -> Arc<Latest> {
+        Arc::clone(&self.0.latest.lock())
+    }
+
     /// The latest version.
     pub fn spec(&self) -> Arc<PolicySetSpec> {
-        Arc::clone(&self.0.latest().spec)
+        Arc::clone(&self.latest().spec)
     }
 
     /// Its number: the set starts with 1.
     pub fn version(&self) -> u64 {
-        self.0.latest().version
+        self.latest().version
     }
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
@@ -304,36 +272,29 @@ impl PolicySet {
     /// The policy called `name`.
     ///
     /// # Errors
-    /// [`UnknownName`]: the version in force has none of that name.
-    pub fn policy(&self, name: &str) -> Result<ReloadablePolicy, UnknownName> {
-        let latest = self.0.latest();
-        let policy = latest.policies.get(name).cloned();
-        policy.ok_or_else(|| UnknownName::new("policy", name, latest.policies.keys()))
+    /// [`SpecError`]: the version in force has none of that name.
+    pub fn policy(&self, name: &str) -> Result<ReloadablePolicy, SpecError> {
+        named(&self.latest().policies, name, "policy").cloned()
     }
 
     /// The map called `name`, with a policy for each key.
     ///
     /// # Errors
-    /// [`UnknownName`]: the version in force has none of that name.
-    pub fn keyed(&self, name: &str) -> Result<Arc<KeyedPolicies>, UnknownName> {
-        let latest = self.0.latest();
-        let map = latest.keyed.get(name).map(|live| Arc::clone(&live.map));
-        map.ok_or_else(|| UnknownName::new("map of keyed policies", name, latest.keyed.keys()))
+    /// [`SpecError`]: the version in force has none of that name.
+    pub fn keyed(&self, name: &str) -> Result<Arc<KeyedPolicies>, SpecError> {
+        let latest = self.latest();
+        let live = named(&latest.keyed, name, "map of keyed policies")?;
+        Ok(Arc::clone(&live.map))
     }
 
     /// The partitions called `name`, which policies of the set share.
     ///
     /// # Errors
-    /// [`UnknownName`]: the version in force has none of that name.
-    pub fn partitions(&self, name: &str) -> Result<Arc<Partitions>, UnknownName> {
-        let latest = self.0.latest();
-        let there = latest.spec.partitions.contains_key(name);
-        let live = latest
-            .partitions
-            .get(name)
-            .filter(|_| there)
-            .map(|(_, live)| Arc::clone(live));
-        live.ok_or_else(|| UnknownName::new("partitions", name, latest.spec.partitions.keys()))
+    /// [`SpecError`]: the version in force has none of that name.
+    pub fn partitions(&self, name: &str) -> Result<Arc<Partitions>, SpecError> {
+        let latest = self.latest();
+        let (_, live) = named(&latest.around.partitions, name, "partitions")?;
+        Ok(Arc::clone(live))
     }
 
     /// Puts another version in force: see [Versions](Self#versions). A version costs some microseconds for each live key.
@@ -341,36 +302,32 @@ impl PolicySet {
     /// # Errors
     /// [`SpecError`], with the path of the key: nothing has been changed then. It also stands in [`last_error`](Self::last_error).
     pub fn apply(&self, spec: PolicySetSpec) -> Result<Changes, SpecError> {
-        let spec = Arc::new(spec);
-        let applied = loop {
-            let before = self.0.latest();
-            let next = match self.0.prepare(&before, Arc::clone(&spec)) {
-                Ok(next) => Arc::new(next),
-                Err(error) => break Err(error),
-            };
-            let installed = {
-                let mut latest = self.0.latest.lock();
-                let unchanged = Arc::ptr_eq(&latest, &before);
-                if unchanged {
-                    *latest = Arc::clone(&next);
-                }
-                unchanged
-            };
-            if installed {
-                break Ok((before, next));
-            }
-        };
+        let applied = self.install(&Arc::new(spec));
         self.set_error(applied.as_ref().err().map(|error| SourceError::new(error.clone())));
         let (before, mut next) = applied?;
         let mut changes = Changes::between(next.version, &*before.spec, &*next.spec);
         loop {
-            self.0.put_in_force(&next, &mut changes);
+            next.put_in_force(&mut changes);
             // Another version may have come meanwhile: the later one is put in force last.
-            let latest = self.0.latest();
+            let latest = self.latest();
             if Arc::ptr_eq(&latest, &next) {
                 return Ok(changes);
             }
             next = latest;
+        }
+    }
+
+    /// Makes `spec` the latest version. No lock is held while it is built: where two versions come at once, the later one is built anew
+    /// after the earlier.
+    fn install(&self, spec: &Arc<PolicySetSpec>) -> Result<(Arc<Latest>, Arc<Latest>), SpecError> {
+        loop {
+            let before = self.latest();
+            let next = Arc::new(before.prepare(spec)?);
+            let mut latest = self.0.latest.lock();
+            if Arc::ptr_eq(&latest, &before) {
+                *latest = Arc::clone(&next);
+                return Ok((before, next));
+            }
         }
     }
 
@@ -379,24 +336,20 @@ impl PolicySet {
     ///
     /// # Cancel safety
     /// Dropping the future stops between two versions.
-    pub async fn follow<S: Source<PolicySetSpec>>(&self, mut source: S, mut event: impl FnMut(ReloadEvent) + Send) {
-        while let Some(version) = source.next().await {
-            event(
-                match version.and_then(|spec| self.apply(spec).map_err(SourceError::new)) {
-                    Ok(changes) => ReloadEvent::Applied(changes),
-                    Err(error) => {
-                        self.set_error(Some(error.clone()));
-                        ReloadEvent::Refused(error)
-                    }
-                },
-            );
-        }
+    pub async fn follow<S: Source<PolicySetSpec>>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) {
+        let refused = |error| self.set_error(Some(error));
+        follow(source, |spec| self.apply(spec), refused, event).await;
     }
+}
+
+fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, SpecError> {
+    let unknown = || SpecError::unknown(name, what, all.keys().map(String::as_str));
+    all.get(name).ok_or_else(unknown)
 }
 
 impl fmt::Debug for PolicySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let latest = self.0.latest();
+        let latest = self.latest();
         f.debug_struct("PolicySet")
             .field("version", &latest.version)
             .field("policies", &latest.spec.policies.keys())
@@ -405,55 +358,3 @@ impl fmt::Debug for PolicySet {
             .finish_non_exhaustive()
     }
 }
-
-/// A [`PolicySet`] has no policy, no map, or no partitions, of this name.
-///
-/// ```
-/// # use tollgate::ManualClock;
-/// # use tollgate_config::{LegKind, LegSpec, PolicySetSpec, PolicySpec};
-/// let mut spec = PolicySetSpec::default();
-/// spec.policies.insert("global".into(), PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(2))]));
-/// let set = spec.build(&ManualClock::new())?;
-/// let error = set.policy("globl").unwrap_err();
-/// assert_eq!(error.to_string(), "`globl` is no policy, and there are: global");
-/// assert_eq!((error.given(), error.names().collect::<Vec<_>>()), ("globl", vec!["global"]));
-/// # Ok::<(), tollgate_config::SpecError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownName {
-    what: &'static str,
-    given: Box<str>,
-    names: Box<[Box<str>]>,
-}
-
-impl UnknownName {
-    fn new<'a>(what: &'static str, given: &str, names: impl Iterator<Item = &'a String>) -> Self {
-        Self {
-            what,
-            given: given.into(),
-            names: names.map(|name| name.as_str().into()).collect(),
-        }
-    }
-
-    /// The name.
-    pub fn given(&self) -> &str {
-        &self.given
-    }
-
-    /// The names that there are.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(|name| &**name)
-    }
-}
-
-impl fmt::Display for UnknownName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = match self.names.is_empty() {
-            true => "none".into(),
-            false => self.names.join(", "),
-        };
-        write!(f, "`{}` is no {}, and there are: {names}", self.given, self.what)
-    }
-}
-
-impl std::error::Error for UnknownName {}

@@ -62,7 +62,7 @@ impl Knob {
                 let by_burst = all.div_ceil(u128::from(quota.burst_size()).max(1));
                 // One that spaces and has no burst: a thousandth of a second for all.
                 let by_rate = u128::from(units) * (quota.period().as_nanos() / 1_000_000).max(1);
-                let is_bucket = matches!(spec.kind, LegKind::TokenBucket(_));
+                let is_bucket = matches!(spec.kind, LegKind::TokenBucket { .. });
                 let most = if is_bucket { by_burst } else { by_rate };
                 most.min(quota.period().as_nanos()) as u64
             }
@@ -123,13 +123,13 @@ pub enum Number {
 impl Number {
     pub fn of(kind: &LegKind) -> Option<Self> {
         Some(match kind {
-            LegKind::Semaphore(semaphore) => Self::Limit(semaphore.limit as u64),
-            LegKind::FixedWindow(window) => Self::Limit(window.limit),
-            LegKind::SlidingWindow(window) => Self::Limit(window.limit),
-            LegKind::SlidingLog(log) => Self::Limit(log.limit),
-            LegKind::TokenBucket(bucket) => Self::Quota(bucket.quota),
-            LegKind::LeakyBucket(bucket) => Self::Quota(bucket.quota),
-            LegKind::Warmup(warmup) => Self::Quota(warmup.quota),
+            LegKind::Semaphore { limit } => Self::Limit(*limit as u64),
+            LegKind::FixedWindow { limit, .. }
+            | LegKind::SlidingWindow { limit, .. }
+            | LegKind::SlidingLog { limit, .. } => Self::Limit(*limit),
+            LegKind::TokenBucket { quota } | LegKind::LeakyBucket { quota, .. } | LegKind::Warmup { quota, .. } => {
+                Self::Quota(*quota)
+            }
             _ => return None,
         })
     }
@@ -137,13 +137,17 @@ impl Number {
     /// The same kind with this number, where it has one of the sort.
     fn put_into(self, mut kind: LegKind) -> Option<LegKind> {
         match (&mut kind, self) {
-            (LegKind::Semaphore(semaphore), Self::Limit(limit)) => semaphore.limit = usize::try_from(limit).ok()?,
-            (LegKind::FixedWindow(window), Self::Limit(limit)) => window.limit = limit,
-            (LegKind::SlidingWindow(window), Self::Limit(limit)) => window.limit = limit,
-            (LegKind::SlidingLog(log), Self::Limit(limit)) => log.limit = limit,
-            (LegKind::TokenBucket(bucket), Self::Quota(quota)) => bucket.quota = quota,
-            (LegKind::LeakyBucket(bucket), Self::Quota(quota)) => bucket.quota = quota,
-            (LegKind::Warmup(warmup), Self::Quota(quota)) => warmup.quota = quota,
+            (LegKind::Semaphore { limit }, Self::Limit(to)) => *limit = usize::try_from(to).ok()?,
+            (
+                LegKind::FixedWindow { limit, .. }
+                | LegKind::SlidingWindow { limit, .. }
+                | LegKind::SlidingLog { limit, .. },
+                Self::Limit(to),
+            ) => *limit = to,
+            (
+                LegKind::TokenBucket { quota } | LegKind::LeakyBucket { quota, .. } | LegKind::Warmup { quota, .. },
+                Self::Quota(to),
+            ) => *quota = to,
             _ => return None,
         }
         Some(kind)
@@ -153,9 +157,9 @@ impl Number {
 /// The length of a window.
 pub fn window(kind: &LegKind) -> Option<Duration> {
     match kind {
-        LegKind::FixedWindow(window) => Some(window.window),
-        LegKind::SlidingWindow(window) => Some(window.window),
-        LegKind::SlidingLog(log) => Some(log.window),
+        LegKind::FixedWindow { window, .. }
+        | LegKind::SlidingWindow { window, .. }
+        | LegKind::SlidingLog { window, .. } => Some(*window),
         _ => None,
     }
 }

@@ -122,7 +122,7 @@ fn permits(spec: &PolicySetSpec) -> impl Iterator<Item = (&String, usize)> {
     spec.policies
         .iter()
         .filter_map(|(name, policy)| match &policy.legs.first()?.kind {
-            LegKind::Semaphore(semaphore) => Some((name, semaphore.limit)),
+            LegKind::Semaphore { limit } => Some((name, *limit)),
             _ => None,
         })
 }

@@ -116,7 +116,7 @@ fn a_linked_leg_is_no_budget_and_the_page_says_so() {
     let (_folder, paths) = files(&[(
         "linked.toml",
         "max_wait = \"2s\"\n[[leg]]\nname = \"throttle\"\nkind = \"token-bucket\"\nquota = \"1/s burst 1\"\n\
-         when = { leg = \"in flight\", metric = \"use\", above = 0.5 }\n\
+         when = { load_of = \"in flight\", metric = \"use\", above = 0.5 }\n\
          [[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 24\n",
     )]);
     let run = lab(&[&paths[0], "--first", "2000"]).ok();

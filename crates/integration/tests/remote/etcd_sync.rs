@@ -347,7 +347,7 @@ mod pushed {
 
     fn limit(spec: &PolicySpec) -> usize {
         match &spec.legs[0].kind {
-            LegKind::Semaphore(semaphore) => semaphore.limit,
+            LegKind::Semaphore { limit } => *limit,
             other => panic!("{other:?}"),
         }
     }

@@ -1,18 +1,21 @@
 //! Files, TOML and JSON.
 
-mod de;
 mod error;
-mod tree;
+mod node;
 
-pub use error::{ConfigError, Fault};
+pub use error::ConfigError;
+pub(crate) use node::{Node, Reader, kinds, read_kind, with_kind};
 
 use crate::kind::Kinds;
 use crate::spec::{PathPart, PolicySetSpec, PolicySpec, SpecError};
-use de::Reader;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
-use tree::{Node, Value};
+use tollgate::ManualClock;
+use toml::de::{DeTable, DeValue};
 
 /// The format of a file.
 ///
@@ -54,7 +57,7 @@ impl Format {
 ///     upstream: PolicySpec,
 /// }
 /// impl ConfigFile for AppConfig {
-///     fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
+///     fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
 ///         self.upstream.check_with(kinds).map_err(|error| error.within("upstream"))
 ///     }
 /// }
@@ -67,25 +70,25 @@ impl Format {
 /// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 pub trait ConfigFile: DeserializeOwned {
-    /// Finds the first mistake that shows only in the whole.
+    /// Finds a mistake that shows only in the whole, with legs of these kinds as well: all that building it would.
     ///
     /// # Errors
     /// [`SpecError`], whose path is found in the file.
-    fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
         let _ = kinds;
         Ok(())
     }
 }
 
 impl ConfigFile for PolicySpec {
-    fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        self.check_with(kinds)
+    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+        self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
 
 impl ConfigFile for PolicySetSpec {
-    fn check(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        self.check_with(kinds)
+    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+        self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
 
@@ -95,7 +98,7 @@ pub const MAX_FILE: u64 = 1 << 20;
 /// Reads a file whose name ends in `.toml` or `.json`.
 ///
 /// # Errors
-/// [`ConfigError`]: the file cannot be read, is larger than [`MAX_FILE`], or has a mistake: the first one.
+/// [`ConfigError`]: the file cannot be read, is larger than [`MAX_FILE`], or has a mistake.
 ///
 /// ```
 /// # use tollgate_config::{PolicySpec, load};
@@ -113,7 +116,7 @@ pub fn load<S: ConfigFile>(path: impl AsRef<Path>) -> Result<S, ConfigError> {
 /// Reads a text.
 ///
 /// # Errors
-/// [`ConfigError`]: the first mistake.
+/// [`ConfigError`]: a mistake.
 pub fn parse<S: ConfigFile>(text: &str, format: Format) -> Result<S, ConfigError> {
     Kinds::new().parse(text, format)
 }
@@ -125,26 +128,39 @@ impl Kinds {
     /// As those of [`load`].
     pub fn load<S: ConfigFile>(&self, path: impl AsRef<Path>) -> Result<S, ConfigError> {
         let path = path.as_ref();
-        let read = read_bytes(path).and_then(|(bytes, format)| self.parse_bytes(&bytes, format));
+        let read = format_of(path).and_then(|format| self.parse_bytes(&read_bytes(path)?, format));
         read.map_err(|error| error.of_file(path))
     }
 
     /// Reads a text, with legs of these kinds as well.
     ///
     /// # Errors
-    /// [`ConfigError`]: the first mistake.
+    /// [`ConfigError`]: a mistake.
     pub fn parse<S: ConfigFile>(&self, text: &str, format: Format) -> Result<S, ConfigError> {
-        let root = match format {
-            Format::Toml => tree::toml(text)?,
-            Format::Json => tree::json(text)?,
-        };
-        let reader = Reader {
-            text,
-            node: &root,
-            is_strict: false,
-        };
-        let spec = S::deserialize(reader).map_err(|mistake| mistake.in_text(text))?;
-        spec.check(self).map_err(|error| located(text, &root, &error))?;
+        match format {
+            Format::Toml => {
+                let wrong = |error: toml::de::Error| {
+                    let at = error.span().map_or(text.len(), |span| span.start);
+                    let why = error.message().trim_end().replace('\n', "; ");
+                    // The one thing that shows only when values are read.
+                    let why = why.replace("number overflowed", "of too many digits was given, and 38 are allowed");
+                    ConfigError::at(text, at, why)
+                };
+                let table = DeTable::parse(text).map_err(wrong)?;
+                let node = Node::deserialize(toml::Deserializer::from(table.clone()));
+                let read = self.read(&node.map_err(wrong)?);
+                read.map_err(|error| ConfigError::of_spec(text, find_in_toml(table.into_inner(), &error), &error))
+            }
+            Format::Json => {
+                let read = self.read(&serde_json::from_str(text).map_err(|error| json_error(text, &error))?);
+                read.map_err(|error| ConfigError::of_spec(text, find_in_json(text, &error).unwrap_or_default(), &error))
+            }
+        }
+    }
+
+    fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, SpecError> {
+        let spec = S::deserialize(Reader::new(node))?;
+        spec.check_with(self)?;
         Ok(spec)
     }
 
@@ -153,64 +169,79 @@ impl Kinds {
             Ok(text) => self.parse(text, format),
             Err(error) => {
                 let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-                let why = "this is no UTF-8, and nothing else is allowed".into();
-                Err(ConfigError::at(&good, good.len(), Fault::Syntax { why }))
+                let fault = "this is no UTF-8, and nothing else is allowed";
+                Err(ConfigError::at(&good, good.len(), fault))
             }
         }
     }
 }
 
-/// Reads a value of serde that is no file: the path of a mistake stands for its place.
-pub(crate) fn read_value<T: DeserializeOwned>(value: &serde_json::Value) -> Result<T, SpecError> {
-    let mut paths = Vec::new();
-    let node = &tree::of_value(value, &mut Vec::new(), &mut paths);
-    let reader = Reader {
-        text: "",
-        node,
-        is_strict: true,
-    };
-    T::deserialize(reader).map_err(|mistake| mistake.on_path(&paths))
-}
-
 /// The format of a file, by its name.
 pub(crate) fn format_of(path: &Path) -> Result<Format, ConfigError> {
-    let wrong = || ConfigError::unreadable("its name ends in neither `.toml` nor `.json`");
+    let wrong = || ConfigError::nowhere("its name ends in neither `.toml` nor `.json`");
     Format::of_path(path).ok_or_else(wrong)
 }
 
-/// Reads a file, and its format by its name.
-pub(crate) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), ConfigError> {
-    let format = format_of(path)?;
-    let unreadable = |error: std::io::Error| ConfigError::unreadable(error.to_string());
+/// Reads a file.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let unreadable = |error: std::io::Error| ConfigError::nowhere(error.to_string());
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE {
         let why = format!("it is longer than the {MAX_FILE} bytes that are allowed");
-        return Err(ConfigError::unreadable(why));
+        return Err(ConfigError::nowhere(why));
     }
-    Ok((bytes, format))
+    Ok(bytes)
 }
 
-/// The place in the file of a mistake that shows only in the whole: down its path, as far as there is something.
-fn located(text: &str, root: &Node, error: &SpecError) -> ConfigError {
-    let mut node = root;
-    for part in error.path() {
-        let next = match (part, &node.value) {
-            // The name that it had before.
-            (PathPart::Key(key), _) if &**key == "load_of" => node.get(key).or_else(|| node.get("leg")),
-            (PathPart::Key(key), _) => node.get(key),
-            (PathPart::Row(row), Value::List(rows)) => rows.get(*row),
-            (PathPart::Row(_), _) => None,
+fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
+    let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
+    let at = lines.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
+    let why = error.to_string();
+    ConfigError::at(text, at, why.split(" at line ").next().unwrap_or_default())
+}
+
+/// The byte at which the value of a path stands, or its key if that is wrong; as far down the path as there is something.
+fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
+    let (mut value, mut at) = (&DeValue::Table(table), 0);
+    for (step, part) in error.path().iter().enumerate() {
+        let next = match (part, value) {
+            (PathPart::Key(name), DeValue::Table(table)) => {
+                let found = table.iter().find(|(key, _)| key.get_ref() == &**name);
+                found.map(|(key, next)| (key.span(), next))
+            }
+            (PathPart::Row(row), DeValue::Array(rows)) => rows.get(*row).map(|next| (next.span(), next)),
+            _ => None,
         };
-        match next {
-            Some(next) => node = next,
-            None => break,
+        let Some((key, next)) = next else { break };
+        let span = if error.is_of_key_at(step) { key } else { next.span() };
+        (value, at) = (next.get_ref(), span.start);
+    }
+    at
+}
+
+/// The same in JSON.
+fn find_in_json(text: &str, error: &SpecError) -> Option<usize> {
+    let place = |part: &str| part.as_ptr().addr() - text.as_ptr().addr();
+    let mut part = serde_json::from_str::<&RawValue>(text).ok()?.get();
+    for (step, path) in error.path().iter().enumerate() {
+        let below = || match path {
+            PathPart::Key(key) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
+                .ok()?
+                .remove(&**key),
+            PathPart::Row(row) => serde_json::from_str::<Vec<&RawValue>>(part).ok()?.get(*row).copied(),
+        };
+        let Some(below) = below() else { break };
+        part = below.get();
+        if error.is_of_key_at(step) {
+            let before = text[..place(part)].trim_end().trim_end_matches(':').trim_end();
+            return Some(
+                before
+                    .len()
+                    .saturating_sub(serde_json::to_string(error.key()).ok()?.len()),
+            );
         }
     }
-    let fault = Fault::Value {
-        key: error.key().into(),
-        why: error.fault().into(),
-    };
-    ConfigError::at(text, node.at, fault)
+    Some(place(part))
 }

@@ -1,11 +1,10 @@
 //! Kinds of a program's own: a function from the numbers of a leg to a limiter.
 
-use super::{Around, Kind, LegKind, feature_of};
-use crate::file::read_value;
+use super::{Around, LegKind};
+use crate::file::{Node, Reader};
 use crate::spec::SpecError;
-use crate::spec::tagged::{OfKind, unknown_kind};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -76,7 +75,8 @@ impl Kinds {
                 Ok(error) => *error,
                 Err(error) => SpecError::whole(error.to_string()),
             };
-            build(read_value(numbers)?, clock).map_err(told)
+            let numbers = Node::deserialize(numbers).map_err(SpecError::custom)?;
+            build(T::deserialize(Reader::new(&numbers))?, clock).map_err(told)
         };
         Arc::make_mut(&mut self.0).insert(name.into(), Arc::new(read_and_build));
         self
@@ -89,17 +89,20 @@ impl Kinds {
 
     /// The error of a kind that is not known.
     fn unknown(&self, given: &str) -> SpecError {
-        match feature_of(given) {
-            Some(feature) => {
-                let fault = format!("`{given}` needs the feature `{feature}` of tollgate-config");
-                SpecError::new("kind", fault)
+        let fault = match given {
+            "calendar-window" if cfg!(not(feature = "calendar")) => needs(given, "calendar"),
+            "breaker" | "adaptive" if cfg!(not(feature = "resilience")) => needs(given, "resilience"),
+            _ => {
+                let names = self.names().map(|name| format!(", {name}")).collect::<String>();
+                LegKind::unknown(given, &names)
             }
-            None => unknown_kind(
-                given,
-                &LegKind::NAMES.iter().copied().chain(self.names()).collect::<Vec<_>>(),
-            ),
-        }
+        };
+        SpecError::new("kind", fault)
     }
+}
+
+fn needs(kind: &str, feature: &str) -> String {
+    format!("`{kind}` needs the feature `{feature}` of tollgate-config")
 }
 
 impl fmt::Debug for Kinds {
@@ -109,7 +112,7 @@ impl fmt::Debug for Kinds {
 }
 
 /// A kind of the program's own, and its numbers: see [`Kinds`].
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CustomKind {
     kind: String,
@@ -141,18 +144,10 @@ impl CustomKind {
         &self.numbers
     }
 
-    pub(crate) fn of_kind(kind: String, numbers: Map<String, Value>) -> Self {
-        Self { kind, numbers }
-    }
-}
-
-impl Kind for CustomKind {
-    type Limiter = BoxLimiter;
-
-    fn build(&self, around: &Around<'_>) -> Result<BoxLimiter, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<BoxLimiter, SpecError> {
         let Some(build) = around.kinds.0.get(&*self.kind) else {
             return Err(around.kinds.unknown(&self.kind));
         };
-        build(&Value::Object(self.numbers.clone()), around.clock)
+        build(&Value::Object(self.numbers.clone()), &around.clock)
     }
 }

@@ -1,153 +1,409 @@
-//! The kinds of legs. A kind is a struct of its numbers, a row of [`LegKind`], and how its limiter is built and changed.
+//! The kinds of legs: a variant of [`LegKind`] with its numbers, and how its limiter is built and changed.
 
 mod custom;
-mod permits;
-mod rates;
 #[cfg(feature = "resilience")]
 mod resilience;
-mod windows;
 
 pub use custom::{CustomKind, Kinds};
-pub use permits::{PartitionSpec, SemaphoreSpec};
-pub use rates::{LeakyBucketSpec, TokenBucketSpec, WarmupSpec};
 #[cfg(feature = "resilience")]
-pub use resilience::{AdaptiveRateSpec, AdaptiveSpec, BreakerSpec, LawSpec, laws};
-#[cfg(feature = "calendar")]
-pub use windows::CalendarWindowSpec;
-pub use windows::{FixedWindowSpec, SlidingLogSpec, SlidingWindowSpec};
+pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
-use crate::live::{AnyUnit, Unit};
-use crate::spec::tagged::{Variant, kinds};
-use crate::spec::{PartitionsSpec, SpecError};
+use crate::file::{kinds, with_kind};
+use crate::live::{AnyUnit, Change, unit};
+use crate::spec::{LegSpec, PartitionsSpec, SpecError, limit};
+use serde::de::value::StrDeserializer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+use tollgate::keyed::Shared;
 use tollgate::policy::Partitions;
-use tollgate::{Clock, Inherit, Limiter};
+use tollgate::rate::{Meter, Rate};
+#[cfg(feature = "calendar")]
+use tollgate::{CalendarPeriod, CalendarWindow};
+use tollgate::{
+    Clock, FixedWindow, Inherit, LeakyBucket, Limiter, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+};
 
 /// The partitions of a running set, by name.
 pub(crate) type LivePartitions = BTreeMap<String, (PartitionsSpec, Arc<Partitions>)>;
 
 /// What a limiter is built with, beside its numbers.
-#[derive(Clone, Copy)]
-pub(crate) struct Around<'a> {
-    pub(crate) clock: &'a Clock,
-    pub(crate) kinds: &'a Kinds,
-    pub(crate) partitions: &'a LivePartitions,
+#[derive(Clone, Default)]
+pub(crate) struct Around {
+    pub(crate) clock: Clock,
+    pub(crate) kinds: Kinds,
+    pub(crate) partitions: Arc<LivePartitions>,
 }
 
-/// The numbers of a kind.
-pub(crate) trait Kind: Variant<LegKind> + Clone + PartialEq + Send + Sync + 'static {
-    type Limiter: Limiter + 'static;
-
-    /// Builds the limiter.
-    fn build(&self, around: &Around<'_>) -> Result<Self::Limiter, SpecError>;
-
-    /// True when a limiter of the numbers `before` can be changed to these while it runs.
-    fn fits(&self, before: &Self) -> bool {
-        let _ = before;
-        false
-    }
-
-    /// Changes a running limiter to these numbers, which fit and have been checked.
-    fn put_in_force(&self, limiter: &Self::Limiter, inherit: Inherit) {
-        let _ = (limiter, inherit);
-    }
-
-    /// True when all is there, of a limiter whose numbers have been changed.
-    fn is_untouched(limiter: &Self::Limiter) -> bool {
-        let _ = limiter;
-        false
-    }
-}
-
-/// Writes [`Kind::is_untouched`] of a rate.
-macro_rules! is_full {
-    () => {
-        fn is_untouched(rate: &Self::Limiter) -> bool {
-            rate.time_until_full() == Some(std::time::Duration::ZERO)
+impl Around {
+    /// Without partitions.
+    pub(crate) fn new(clock: &Clock, kinds: &Kinds) -> Self {
+        Self {
+            clock: clock.clone(),
+            kinds: kinds.clone(),
+            partitions: Arc::default(),
         }
-    };
+    }
 }
-use is_full;
 
-macro_rules! legs {
-    ($($(#[cfg($when:meta)])? $variant:ident = $kind:literal,)+) => {
-        impl LegKind {
-            /// The name of the kind, as in a file.
-            pub fn name(&self) -> &str {
-                match self {
-                    $($(#[cfg($when)])? Self::$variant(_) => $kind,)+
-                    Self::Custom(custom) => custom.name(),
-                }
-            }
-
-            /// The limiter of a leg.
-            pub(crate) fn unit(&self, around: &Around<'_>) -> Result<Arc<dyn AnyUnit>, SpecError> {
-                match self {
-                    $($(#[cfg($when)])? Self::$variant(numbers) => Unit::of(numbers, around),)+
-                    Self::Custom(numbers) => Unit::of(numbers, around),
-                }
-            }
-        }
-    };
+/// A kind of leg and its numbers: a built-in one, or one of the program's own that [`Kinds`] knows.
+///
+/// In a file it is the key `kind`, beside the keys of its numbers.
+///
+/// ```
+/// # use tollgate_config::LegKind;
+/// # use std::time::Duration;
+/// let kind = LegKind::SlidingLog { limit: 10, window: Duration::from_secs(60) };
+/// assert_eq!(kind.name(), "sliding-log");
+/// assert_ne!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "LegKind", tag = "kind")
+)]
+#[serde(remote = "Self", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum LegKind {
+    /// A [`TokenBucket`].
+    TokenBucket {
+        /// The rate and the burst.
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        quota: Quota,
+    },
+    /// A [`LeakyBucket`].
+    LeakyBucket {
+        /// The rate.
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        quota: Quota,
+        /// Units that may catch up with the spacing.
+        #[serde(default)]
+        slack: u64,
+    },
+    /// A [`Warmup`]. The `period` and the `cold_factor` cannot be changed in place.
+    Warmup {
+        /// The rate when it is warm.
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        quota: Quota,
+        /// How long it takes to get warm.
+        #[serde(with = "humantime_serde")]
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        period: Duration,
+        /// How many times longer the interval is when it is cold.
+        #[serde(default = "LegKind::cold_factor")]
+        cold_factor: u32,
+    },
+    /// A [`FixedWindow`]. The length cannot be changed in place.
+    FixedWindow {
+        /// Units per window; in a file `"unlimited"` as well.
+        #[serde(with = "limit")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        limit: u64,
+        /// The length of a window.
+        #[serde(with = "humantime_serde")]
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        window: Duration,
+    },
+    /// A [`CalendarWindow`]. The period and the time zone cannot be changed in place.
+    #[cfg(feature = "calendar")]
+    CalendarWindow {
+        /// Units per period; in a file `"unlimited"` as well.
+        #[serde(with = "limit")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        limit: u64,
+        /// The period.
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        period: CalendarPeriod,
+        /// The IANA name of the time zone.
+        #[serde(default = "LegKind::utc")]
+        time_zone: String,
+    },
+    /// A [`SlidingWindow`]. The length and the number of segments cannot be changed in place.
+    SlidingWindow {
+        /// Units per window; in a file `"unlimited"` as well.
+        #[serde(with = "limit")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        limit: u64,
+        /// The length of a window.
+        #[serde(with = "humantime_serde")]
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        window: Duration,
+        /// The parts of the window that are counted apart.
+        #[serde(default = "LegKind::segments")]
+        segments: usize,
+    },
+    /// A [`SlidingLog`]. The length cannot be changed in place.
+    SlidingLog {
+        /// Units per window; in a file `"unlimited"` as well.
+        #[serde(with = "limit")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        limit: u64,
+        /// The length of a window.
+        #[serde(with = "humantime_serde")]
+        #[cfg_attr(feature = "schema", schemars(with = "String"))]
+        window: Duration,
+    },
+    /// A [`Semaphore`].
+    Semaphore {
+        /// Units at once.
+        limit: usize,
+    },
+    /// A [class](tollgate::policy::Class) of [`Partitions`] that several policies share.
+    ///
+    /// The partitions are those of the [`PolicySetSpec`](crate::PolicySetSpec) that the policy stands in. A policy alone has none, and
+    /// is refused.
+    ///
+    /// ```
+    /// # use tollgate_config::{LegKind, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec};
+    /// # use tollgate::{LimiterExt, ManualClock};
+    /// let mut spec = PolicySetSpec::default();
+    /// spec.partitions.insert("gpus".into(), PartitionsSpec::levels(4, [("live", 1.0), ("batch", 0.5)]));
+    /// for class in ["live", "batch"] {
+    ///     let leg = LegSpec::new("gpus", LegKind::partition("gpus", class));
+    ///     spec.policies.insert(class.into(), PolicySpec::new([leg]));
+    /// }
+    /// let set = spec.build(&ManualClock::new())?;
+    /// let (live, batch) = (set.policy("live")?, set.policy("batch")?);
+    /// let held = live.try_admit(2)?;
+    /// assert!(batch.try_admit(1).is_err(), "half of them are in use");
+    /// assert!(live.try_admit(2).is_ok());
+    /// assert_eq!(set.partitions("gpus")?.in_use(), 2);
+    /// # drop(held);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    Partition {
+        /// The name of the partitions.
+        of: String,
+        /// The name of the class.
+        class: String,
+    },
+    /// A breaker.
+    #[cfg(feature = "resilience")]
+    Breaker(BreakerSpec),
+    /// A limit or a rate that adapts.
+    #[cfg(feature = "resilience")]
+    Adaptive(AdaptiveSpec),
+    /// A kind of the program's own.
+    #[cfg_attr(feature = "schema", schemars(untagged))]
+    Custom(CustomKind),
 }
 
 kinds! {
-    /// A kind of leg and its numbers: a built-in one, or one of the program's own that [`Kinds`] knows.
-    ///
-    /// In a file it is the key `kind`, beside the keys of its numbers.
-    ///
-    /// ```
-    /// # use tollgate_config::{LegKind, SlidingLogSpec};
-    /// # use std::time::Duration;
-    /// let kind = LegKind::from(SlidingLogSpec { limit: 10, window: Duration::from_secs(60) });
-    /// assert_eq!(kind.name(), "sliding-log");
-    /// assert_eq!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
-    /// ```
-    #[non_exhaustive]
-    pub enum LegKind {
-        TokenBucket(TokenBucketSpec) = "token-bucket",
-        LeakyBucket(LeakyBucketSpec) = "leaky-bucket",
-        Warmup(WarmupSpec) = "warmup",
-        FixedWindow(FixedWindowSpec) = "fixed-window",
-        #[cfg(feature = "calendar")]
-        CalendarWindow(CalendarWindowSpec) = "calendar-window",
-        SlidingWindow(SlidingWindowSpec) = "sliding-window",
-        SlidingLog(SlidingLogSpec) = "sliding-log",
-        Semaphore(SemaphoreSpec) = "semaphore",
-        Partition(PartitionSpec) = "partition",
-        #[cfg(feature = "resilience")]
-        Breaker(BreakerSpec) = "breaker",
-        #[cfg(feature = "resilience")]
-        Adaptive(AdaptiveSpec) = "adaptive",
-        #[cfg(feature = "resilience")]
-        AdaptiveRate(AdaptiveRateSpec) = "adaptive-rate",
-    }
-    else Custom(CustomKind)
-    common "name, kind, per, inherit, shadow, at_once, when"
-    then legs
+    LegKind, LegSpec::KEYS;
 }
 
-impl Variant<LegKind> for CustomKind {
-    fn of(kind: &LegKind) -> Option<&Self> {
-        match kind {
-            LegKind::Custom(custom) => Some(custom),
-            _ => None,
-        }
-    }
+/// A rate, and how it is changed.
+fn rate<M: Meter + 'static>(rate: Rate<M>, change: fn(&Rate<M>, &LegKind, Inherit)) -> Arc<dyn AnyUnit> {
+    let is_full = |rate: &Rate<M>| rate.time_until_full() == Some(Duration::ZERO);
+    unit(rate, Some(Change { change, is_full }))
 }
 
-/// The feature that a kind of this crate needs, if it is off.
-fn feature_of(kind: &str) -> Option<&'static str> {
-    match kind {
-        "calendar-window" if cfg!(not(feature = "calendar")) => Some("calendar"),
-        "breaker" | "adaptive" | "adaptive-rate" if cfg!(not(feature = "resilience")) => Some("resilience"),
-        _ => None,
-    }
+/// A limiter that cannot be changed in place.
+fn fixed<L: Limiter + 'static>(limiter: L) -> Arc<dyn AnyUnit> {
+    unit(limiter, None)
 }
 
 /// A fault of `key`.
 fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> SpecError {
     move |error| SpecError::new(key, error.to_string())
+}
+
+/// Changes a limiter of this kind to its numbers.
+macro_rules! change {
+    ($variant:ident { $($field:ident),* }, $limiter:ident, $inherit:ident => $change:expr) => {
+        |$limiter, kind, $inherit| {
+            if let LegKind::$variant { $($field,)* .. } = kind {
+                $change;
+            }
+        }
+    };
+}
+
+/// Changes the limit of a window.
+macro_rules! change_limit {
+    ($variant:ident) => {
+        change!($variant { limit }, window, inherit => window.set_limit(*limit, inherit))
+    };
+}
+
+impl LegKind {
+    /// Builds the limiter, and tells how it is changed in place to numbers that [fit](Self::fits).
+    pub(crate) fn build(&self, around: &Around) -> Result<Arc<dyn AnyUnit>, SpecError> {
+        let clock = &around.clock;
+        Ok(match self {
+            Self::TokenBucket { quota } => rate(
+                TokenBucket::new(*quota).on(clock),
+                change!(TokenBucket { quota }, bucket, inherit => bucket.set_quota(*quota, inherit)),
+            ),
+            Self::LeakyBucket { quota, slack } => {
+                let bucket = LeakyBucket::new(*quota).slack(*slack).map_err(fault("slack"))?;
+                // Numbers that have been checked are not refused; refused ones would leave the old in force.
+                rate(
+                    bucket.on(clock),
+                    change!(LeakyBucket { quota, slack }, bucket, inherit => {
+                        let _ = bucket.set_quota(*quota, *slack, inherit);
+                    }),
+                )
+            }
+            Self::Warmup {
+                quota,
+                period,
+                cold_factor,
+            } => {
+                let warmup = Warmup::new(*quota, *period).map_err(fault("period"))?;
+                let warmup = warmup.cold_factor(*cold_factor).map_err(fault("cold_factor"))?;
+                rate(
+                    warmup.on(clock),
+                    change!(Warmup { quota }, warmup, inherit => {
+                        let _ = warmup.set_quota(*quota, inherit);
+                    }),
+                )
+            }
+            Self::FixedWindow { limit, window } => {
+                let window = FixedWindow::new(*limit, *window).map_err(fault("window"))?;
+                rate(window.on(clock), change_limit!(FixedWindow))
+            }
+            #[cfg(feature = "calendar")]
+            Self::CalendarWindow {
+                limit,
+                period,
+                time_zone,
+            } => {
+                let window = CalendarWindow::new(*limit, *period, time_zone).map_err(fault("time_zone"))?;
+                rate(window.on(clock), change_limit!(CalendarWindow))
+            }
+            Self::SlidingWindow {
+                limit,
+                window,
+                segments,
+            } => {
+                let window = SlidingWindow::new(*limit, *window).map_err(fault("window"))?;
+                let window = window.segments(*segments).map_err(fault("segments"))?;
+                rate(window.on(clock), change_limit!(SlidingWindow))
+            }
+            Self::SlidingLog { limit, window } => {
+                let log = SlidingLog::new(*limit, *window).map_err(fault("window"))?;
+                rate(log.on(clock), change_limit!(SlidingLog))
+            }
+            Self::Semaphore { limit } => {
+                let most = Semaphore::MAX_PERMITS;
+                if *limit > most {
+                    return Err(SpecError::given(
+                        "limit",
+                        limit,
+                        format_args!("a whole number of 0 to {most}"),
+                    ));
+                }
+                let change = Change::<Semaphore> {
+                    change: change!(Semaphore { limit }, semaphore, _inherit => semaphore.set_limit(*limit)),
+                    is_full: |semaphore| semaphore.available_permits() == semaphore.limit(),
+                };
+                unit(Semaphore::new(*limit), Some(change))
+            }
+            Self::Partition { of, class } => {
+                let Some((spec, partitions)) = around.partitions.get(of) else {
+                    let names = around.partitions.keys().map(String::as_str);
+                    return Err(SpecError::unknown(of, "partitions", names).within("of"));
+                };
+                let Some(number) = spec.classes().position(|known| known == class) else {
+                    let what = format!("class of `{of}`");
+                    return Err(SpecError::unknown(class, &what, spec.classes()).within("class"));
+                };
+                // A key of a map may go while others hold permits.
+                fixed(Shared::from(Arc::clone(partitions.class(number))))
+            }
+            #[cfg(feature = "resilience")]
+            Self::Breaker(breaker) => fixed(breaker.build(around)?),
+            #[cfg(feature = "resilience")]
+            Self::Adaptive(adaptive) => adaptive.build(around)?,
+            Self::Custom(custom) => fixed(custom.build(around)?),
+        })
+    }
+
+    /// True when a limiter of the numbers `before`, if it can be changed at all, can be changed to these while it runs.
+    pub(crate) fn fits(&self, before: &Self) -> bool {
+        let fixed = |kind: &Self| {
+            let mut table = kind.table();
+            table.retain(|key, _| !["quota", "slack", "limit"].contains(&&**key));
+            table
+        };
+        fixed(before) == fixed(self)
+    }
+
+    fn table(&self) -> Map<String, Value> {
+        with_kind(Self::serialize(self, serde_json::value::Serializer).unwrap_or_default())
+    }
+
+    /// The name of the kind, as in a file.
+    pub fn name(&self) -> String {
+        self.table()["kind"].as_str().unwrap_or_default().into()
+    }
+
+    /// The fault of a kind that there is not, beside `others` of the program's own.
+    fn unknown(given: &str, others: &str) -> String {
+        // No variant has an empty name.
+        let read = Self::deserialize(StrDeserializer::<SpecError>::new(""));
+        let fault = read.err().map_or(String::new(), |error| error.fault().into());
+        fault
+            .replace(", custom", others)
+            .replacen("``", &format!("`{given}`"), 1)
+    }
+
+    fn cold_factor() -> u32 {
+        3
+    }
+
+    fn segments() -> usize {
+        SlidingWindow::SEGMENTS
+    }
+
+    #[cfg(feature = "calendar")]
+    fn utc() -> String {
+        "UTC".to_owned()
+    }
+
+    /// A token bucket.
+    pub fn token_bucket(quota: Quota) -> Self {
+        Self::TokenBucket { quota }
+    }
+
+    /// A leaky bucket without slack.
+    pub fn leaky_bucket(quota: Quota) -> Self {
+        Self::LeakyBucket { quota, slack: 0 }
+    }
+
+    /// A fixed window.
+    pub fn fixed_window(limit: u64, window: Duration) -> Self {
+        Self::FixedWindow { limit, window }
+    }
+
+    /// A sliding window.
+    pub fn sliding_window(limit: u64, window: Duration) -> Self {
+        let segments = Self::segments();
+        Self::SlidingWindow {
+            limit,
+            window,
+            segments,
+        }
+    }
+
+    /// A sliding log.
+    pub fn sliding_log(limit: u64, window: Duration) -> Self {
+        Self::SlidingLog { limit, window }
+    }
+
+    /// A semaphore of `limit` permits.
+    pub fn semaphore(limit: usize) -> Self {
+        Self::Semaphore { limit }
+    }
+
+    /// The class called `class` of the partitions called `of`.
+    pub fn partition(of: impl Into<String>, class: impl Into<String>) -> Self {
+        let (of, class) = (of.into(), class.into());
+        Self::Partition { of, class }
+    }
 }

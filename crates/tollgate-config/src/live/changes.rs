@@ -21,34 +21,12 @@ use std::fmt;
 pub struct Changes {
     /// The number of the version: a policy and a set start with 1.
     pub version: u64,
-    /// The settings that differ.
-    pub changed: Vec<Change>,
+    /// The settings that differ: each its place in a file, where a leg has its name, and the old and the new value.
+    pub changed: Vec<String>,
     /// How many live keys of each map of a set were changed, where there are any.
     pub live: Vec<(String, usize)>,
     /// The policies of a set that kept the version before, since a leg of a kind of your own could not be built. It could before.
-    pub refused: Vec<(String, SpecError)>,
-}
-
-/// A setting that differs.
-///
-/// ```
-/// # use tollgate::ManualClock;
-/// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload};
-/// let spec = |limit| PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(limit))]);
-/// let policy = spec(1).build(&ManualClock::new())?;
-/// let change = &policy.apply(spec(2))?.changed[0];
-/// assert_eq!((&*change.key, change.from.as_deref(), change.to.as_deref()), ("leg.slots.limit", Some("1"), Some("2")));
-/// # Ok::<(), tollgate_config::SpecError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Change {
-    /// Its place in a file. A leg has its name there.
-    pub key: String,
-    /// The old value; empty for a whole table, `None` where there was none.
-    pub from: Option<String>,
-    /// The new value.
-    pub to: Option<String>,
+    pub refused: Vec<SpecError>,
 }
 
 fn text(value: &Value) -> String {
@@ -106,8 +84,13 @@ impl Changes {
                 self.note(&format!("{key}{dot}{below}"), from.get(below), to.get(below));
             }
         } else {
-            let (key, from, to) = (key.to_owned(), from.map(text), to.map(text));
-            self.changed.push(Change { key, from, to });
+            let is_table = |value: Option<&Value>| value.is_some_and(Value::is_object);
+            let shown = |value: Option<&Value>| value.map_or("none".into(), text);
+            self.changed.push(match (from, to) {
+                (None, to) if is_table(to) => format!("`{key}` added"),
+                (from, None) if is_table(from) => format!("`{key}` removed"),
+                _ => format!("`{key}` {} -> {}", shown(from), shown(to)),
+            });
         }
     }
 
@@ -117,31 +100,19 @@ impl Changes {
     }
 }
 
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, from, to } = self;
-        match (from.as_deref(), to.as_deref()) {
-            (None, Some("")) => write!(f, "`{key}` added"),
-            (Some(""), None) => write!(f, "`{key}` removed"),
-            (from, to) => write!(f, "`{key}` {} -> {}", from.unwrap_or("none"), to.unwrap_or("none")),
-        }
-    }
-}
-
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "version {}: ", self.version)?;
         if self.is_empty() {
             return f.write_str("nothing has changed");
         }
-        let mut parts: Vec<_> = self.changed.iter().map(Change::to_string).collect();
+        let mut parts = self.changed.clone();
         for (name, keys) in &self.live {
             let s = if *keys == 1 { "" } else { "s" };
             parts.push(format!("{keys} live key{s} of `{name}` changed"));
         }
-        for (name, error) in &self.refused {
-            parts.push(format!("`{name}` keeps the version before: {error}"));
-        }
+        let refused = self.refused.iter();
+        parts.extend(refused.map(|error| format!("the version before is kept for {error}")));
         f.write_str(&parts.join("; "))
     }
 }

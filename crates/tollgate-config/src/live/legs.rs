@@ -1,9 +1,9 @@
 //! The list of legs that is in force, and those before it that permits are out of.
 
-use super::built::{Built, LiveLeg, MOST_COUNTED};
+use super::built::{LiveLeg, build_legs, put_numbers_in_force};
 use super::changes::Changes;
-use super::load::InUse;
-use crate::kind::{Around, Kinds, LivePartitions};
+use super::load::LegLoad;
+use crate::kind::Around;
 use crate::source::SourceError;
 use crate::spec::{PolicySpec, STAYS, SpecError};
 use arc_swap::ArcSwap;
@@ -13,9 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tollgate::sync::{Place, Watch, Watchers};
-use tollgate::{
-    BoxTicket, Clock, Cost, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket,
-};
+use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket};
 
 /// The legs of a policy that can be reloaded: the limiter of a [`ReloadablePolicy`](crate::ReloadablePolicy).
 ///
@@ -30,34 +28,27 @@ use tollgate::{
 /// # Ok::<(), tollgate_config::SpecError>(())
 /// ```
 pub struct ReloadableLegs {
-    clock: Clock,
-    kinds: Kinds,
     current: ArcSwap<Version>,
     /// The number of the current list.
     number: AtomicU64,
-    /// Lists that are in force no more, while permits of them are out.
+    /// Lists that are in force no more: those that permits are out of, until a later version.
     retired: Mutex<BTreeMap<u64, Arc<Version>>>,
     /// The list in whose queues of waiters a place stands, by the number of the place.
     places: Mutex<BTreeMap<u64, Arc<Version>>>,
     watchers: Arc<Watchers>,
-    state: Mutex<Latest>,
-}
-
-/// The latest version, as data.
-struct Latest {
-    spec: Arc<PolicySpec>,
-    partitions: Arc<LivePartitions>,
     /// Why the latest version that was handed in is not in force.
-    error: Option<SourceError>,
+    error: Mutex<Option<SourceError>>,
 }
 
 /// A list of legs.
 struct Version {
     number: u64,
+    spec: Arc<PolicySpec>,
+    around: Around,
     legs: Arc<Legs>,
     live: Arc<[LiveLeg]>,
-    /// The legs whose use is counted, each with its cost.
-    counted: Vec<(Arc<InUse>, Option<Cost>)>,
+    /// The loads that change as permits come back.
+    loads: Vec<Arc<LegLoad>>,
     /// Permits that are out, and admissions that are under way.
     out: AtomicU64,
     // Registered with the legs as long as this list lives.
@@ -74,35 +65,29 @@ impl Watch for Relay {
 }
 
 impl Version {
-    fn new(number: u64, built: &Built, watchers: &Arc<Watchers>) -> Arc<Self> {
+    /// The version after the list `before`. Nothing is changed yet.
+    fn new(
+        spec: &Arc<PolicySpec>,
+        before: Option<&Self>,
+        around: &Around,
+        watchers: &Arc<Watchers>,
+    ) -> Result<Arc<Self>, SpecError> {
+        let (legs, live) = build_legs(spec, before.map_or(&[], |before| &before.live), around)?;
         let relay = Arc::new(Relay(Arc::clone(watchers)));
         let watcher: Weak<dyn Watch> = Arc::downgrade(&relay) as Weak<dyn Watch>;
-        built.legs.watch(&watcher);
-        let cost = |leg: &LiveLeg| leg.spec.per.as_deref().map(Cost::interned);
-        let counted = |leg: &LiveLeg| Some((Arc::clone(leg.in_use.as_ref()?), cost(leg)));
-        Arc::new(Self {
-            number,
-            legs: Arc::clone(&built.legs),
-            live: Arc::clone(&built.live),
-            counted: built.live.iter().filter_map(counted).collect(),
+        legs.watch(&watcher);
+        let links = live.iter().filter_map(|leg| leg.link.as_ref());
+        let of_permits = links.filter(|link| link.is_of_permits());
+        Ok(Arc::new(Self {
+            number: before.map_or(1, |before| before.number + 1),
+            spec: Arc::clone(spec),
+            around: around.clone(),
+            loads: of_permits.map(|link| Arc::clone(&link.load)).collect(),
+            legs,
+            live,
             out: AtomicU64::new(0),
             _relay: relay,
-        })
-    }
-
-    /// An admission of all legs is in use.
-    #[inline]
-    fn count(&self, demand: &Demand<'_>) -> [u64; MOST_COUNTED] {
-        let mut used = [0; MOST_COUNTED];
-        for (used, (in_use, cost)) in used.iter_mut().zip(&self.counted) {
-            let part = match cost {
-                Some(cost) => demand.per(*cost),
-                None => Some(demand.per_call()),
-            };
-            *used = part.map_or(0, |part| part.units());
-            in_use.take(*used);
-        }
-        used
+        }))
     }
 }
 
@@ -110,71 +95,40 @@ impl Version {
 #[derive(Clone, Copy, Debug)]
 pub struct ReloadTicket {
     number: u64,
-    /// The units of the legs whose use is counted.
-    used: [u64; MOST_COUNTED],
     ticket: BoxTicket,
 }
 
 impl Ticket for ReloadTicket {
-    const WORDS: usize = 1 + MOST_COUNTED + BoxTicket::WORDS;
+    const WORDS: usize = 1 + BoxTicket::WORDS;
     fn write(&self, words: &mut [u64]) {
         words[0] = self.number;
-        words[1..][..MOST_COUNTED].copy_from_slice(&self.used);
-        self.ticket.write(&mut words[1 + MOST_COUNTED..]);
+        self.ticket.write(&mut words[1..]);
     }
     fn read(words: &[u64]) -> Self {
-        let mut used = [0; MOST_COUNTED];
-        used.copy_from_slice(&words[1..][..MOST_COUNTED]);
         Self {
             number: words[0],
-            used,
-            ticket: BoxTicket::read(&words[1 + MOST_COUNTED..]),
+            ticket: BoxTicket::read(&words[1..]),
         }
     }
 }
 
 impl ReloadableLegs {
     /// The first version.
-    pub(super) fn new(
-        spec: Arc<PolicySpec>,
-        clock: &Clock,
-        kinds: &Kinds,
-        partitions: &Arc<LivePartitions>,
-    ) -> Result<Self, SpecError> {
-        let built = Built::of(
-            &spec,
-            &[],
-            &Around {
-                clock,
-                kinds,
-                partitions,
-            },
-        )?;
+    pub(super) fn new(spec: &Arc<PolicySpec>, around: &Around) -> Result<Self, SpecError> {
         let watchers = Arc::new(Watchers::new());
-        built
-            .live
-            .iter()
-            .filter_map(|leg| leg.in_use.as_ref())
-            .for_each(|in_use| in_use.becomes_whole());
         Ok(Self {
-            clock: clock.clone(),
-            kinds: kinds.clone(),
-            current: ArcSwap::new(Version::new(1, &built, &watchers)),
+            current: ArcSwap::new(Version::new(spec, None, around, &watchers)?),
             number: AtomicU64::new(1),
             retired: Mutex::default(),
             places: Mutex::default(),
             watchers,
-            state: Mutex::new(Latest {
-                spec,
-                partitions: Arc::clone(partitions),
-                error: None,
-            }),
+            error: Mutex::default(),
         })
     }
 
     /// The latest version.
     pub fn spec(&self) -> Arc<PolicySpec> {
-        Arc::clone(&self.state.lock().spec)
+        Arc::clone(&self.current.load().spec)
     }
 
     /// Its number: a policy starts with 1.
@@ -184,11 +138,11 @@ impl ReloadableLegs {
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
     pub fn last_error(&self) -> Option<SourceError> {
-        self.state.lock().error.clone()
+        self.error.lock().clone()
     }
 
     pub(super) fn set_error(&self, error: Option<SourceError>) {
-        let old = std::mem::replace(&mut self.state.lock().error, error);
+        let old = std::mem::replace(&mut *self.error.lock(), error);
         drop(old);
     }
 
@@ -196,120 +150,73 @@ impl ReloadableLegs {
         Arc::clone(&self.current.load().live)
     }
 
-    /// True when `spec` is in force: from now on with these partitions.
-    pub(super) fn is_in_force(&self, spec: &Arc<PolicySpec>, partitions: &Arc<LivePartitions>) -> bool {
-        let known = self.spec();
-        let is_in_force = Arc::ptr_eq(&known, spec) || *known == **spec;
-        let mut state = self.state.lock();
-        let is_in_force = is_in_force && Arc::ptr_eq(&known, &state.spec);
-        if is_in_force {
-            state.partitions = Arc::clone(partitions);
-        }
-        is_in_force
+    /// What the limiters of the latest version are built with.
+    pub(super) fn around(&self) -> Around {
+        self.current.load().around.clone()
     }
 
-    /// Builds `spec` after the version in force, and gives the number of that. Nothing is changed.
-    fn build(&self, spec: &PolicySpec, partitions: &LivePartitions) -> Result<(u64, Built), SpecError> {
-        spec.check_fixed(&self.spec(), STAYS)?;
-        let current = self.current.load_full();
-        let around = Around {
-            clock: &self.clock,
-            kinds: &self.kinds,
-            partitions,
-        };
-        Ok((current.number, Built::of(spec, &current.live, &around)?))
+    /// True when `spec` is in force, with the same partitions.
+    pub(crate) fn is_in_force(&self, spec: &PolicySpec, around: &Around) -> bool {
+        let current = self.current.load();
+        Arc::ptr_eq(&current.around.partitions, &around.partitions) && *current.spec == *spec
+    }
+
+    /// The version `spec` after the list `before`.
+    fn next(&self, before: &Version, spec: &Arc<PolicySpec>, around: &Around) -> Result<Arc<Version>, SpecError> {
+        spec.check_fixed(&before.spec, STAYS)?;
+        Version::new(spec, Some(before), around, &self.watchers)
     }
 
     /// Refuses what [`apply`](Self::apply) would refuse.
-    pub(super) fn check(&self, spec: &PolicySpec, partitions: &LivePartitions) -> Result<(), SpecError> {
-        self.build(spec, partitions).map(drop)
+    pub(crate) fn check(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<(), SpecError> {
+        self.next(&self.current.load_full(), spec, around).map(drop)
     }
 
     /// Puts `spec` in force. No lock is held while limiters are built, asked or changed: where two versions come at once, the later
     /// one is built anew after the earlier.
-    pub(super) fn apply(
-        &self,
-        spec: &Arc<PolicySpec>,
-        partitions: Option<&Arc<LivePartitions>>,
-    ) -> Result<Changes, SpecError> {
-        let partitions = partitions.map_or_else(|| Arc::clone(&self.state.lock().partitions), Arc::clone);
-        loop {
-            let (after, built) = self.build(spec, &partitions)?;
-            if let Some(changes) = self.install(after, &built, spec, &partitions) {
-                let latest = || self.live();
-                built.put_numbers_in_force(latest);
-                // All waiters are judged anew, by the new list.
-                self.watchers.changed();
-                return Ok(changes);
+    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, SpecError> {
+        let (before, next) = loop {
+            let before = self.current.load_full();
+            let next = self.next(&before, spec, around)?;
+            // Its permits are found there as soon as it is not the current list.
+            self.retired.lock().insert(before.number, Arc::clone(&before));
+            let found = self.current.compare_and_swap(&before, Arc::clone(&next));
+            if Arc::ptr_eq(&found, &before) {
+                break (before, next);
             }
-        }
-    }
-
-    /// Puts a version in force that was built after the version `after`, if that is still in force.
-    fn install(
-        &self,
-        after: u64,
-        built: &Built,
-        spec: &Arc<PolicySpec>,
-        partitions: &Arc<LivePartitions>,
-    ) -> Option<Changes> {
-        let next = Version::new(after + 1, built, &self.watchers);
-        let before = self.current.load_full();
-        // What may run users' code when it is dropped outlives the lock.
-        let (old, error) = {
-            let mut state = self.state.lock();
-            if self.number.load(Ordering::Relaxed) != after || before.number != after {
-                return None;
-            }
-            self.retired.lock().insert(after, Arc::clone(&before));
-            self.current.store(Arc::clone(&next));
-            // (N) Sequentially consistent: either an admission sees this number, or `forget_if_unused` sees the admission.
-            self.number.store(next.number, Ordering::SeqCst);
-            state.partitions = Arc::clone(partitions);
-            (std::mem::replace(&mut state.spec, Arc::clone(spec)), state.error.take())
         };
-        drop(error);
-        self.forget_if_unused(&before);
-        self.count_anew();
-        Some(Changes::between(next.number, &*old, &**spec))
+        // (N) Sequentially consistent: either an admission sees this number, or `forget_unused` sees the admission.
+        self.number.fetch_max(next.number, Ordering::SeqCst);
+        self.forget_unused();
+        put_numbers_in_force(&next.live, || self.live());
+        // All waiters are judged anew, by the new list.
+        self.watchers.changed();
+        self.set_error(None);
+        Ok(Changes::between(next.number, &*before.spec, &**spec))
     }
 
-    /// Forgets a list that is in force no more, if no permit of it is out.
-    fn forget_if_unused(&self, version: &Version) {
-        // Pairs with (A) in `enter` and with (N).
-        if version.out.load(Ordering::SeqCst) == 0 && self.number.load(Ordering::SeqCst) != version.number {
-            let gone = self.retired.lock().remove(&version.number);
-            drop(gone);
-        }
+    /// Forgets the lists that are in force no more, and that no permits are out of.
+    fn forget_unused(&self) {
+        let mut retired = self.retired.lock();
+        let number = self.number.load(Ordering::SeqCst);
+        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut *retired)
+            .into_iter()
+            // Pairs with (A) and with (N).
+            .partition(|(known, version)| *known >= number || version.out.load(Ordering::SeqCst) > 0);
+        *retired = kept;
+        // What may run users' code when it is dropped outlives the lock.
+        drop(retired);
+        drop(gone);
     }
 
     /// An admission or a permit of `version` ends.
     fn exit(&self, version: &Version) {
-        // Release: what the holder did is seen by the one that drops the list. Acquire: sees (N).
-        let last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
-        // Relaxed: a list that is in force is never forgotten here.
-        if self.number.load(Ordering::Relaxed) != version.number {
-            self.after_retired(version, last);
-        }
-    }
-
-    /// A permit of a list that is in force no more has come back.
-    #[cold]
-    fn after_retired(&self, version: &Version, last: bool) {
-        if last {
-            self.forget_if_unused(version);
-        }
-        self.count_anew();
-    }
-
-    /// Permits of lists before, which the list in force may not have counted, have come back.
-    fn count_anew(&self) {
-        let none_left = self.retired.lock().is_empty();
-        for (in_use, _) in &self.current.load_full().counted {
-            if none_left {
-                in_use.becomes_whole();
-            }
-            in_use.changed();
+        version.out.fetch_sub(1, Ordering::SeqCst);
+        // Pairs with (N): waiters depend on the loads of the list in force.
+        if self.number.load(Ordering::SeqCst) == version.number {
+            version.loads.iter().for_each(|load| load.changed());
+        } else {
+            self.current.load_full().loads.iter().for_each(|load| load.changed());
         }
     }
 
@@ -326,12 +233,12 @@ impl ReloadableLegs {
     fn end(&self, ticket: ReloadTicket, end: impl FnOnce(&Legs, BoxTicket)) {
         let current = self.current.load();
         if current.number == ticket.number {
-            let _exit = Exit(self, &current, ticket.used);
+            let _exit = Exit(self, &current);
             return end(&current.legs, ticket.ticket);
         }
         drop(current);
         if let Some(version) = self.of(ticket.number) {
-            let _exit = Exit(self, &version, ticket.used);
+            let _exit = Exit(self, &version);
             end(&version.legs, ticket.ticket);
         }
     }
@@ -356,15 +263,11 @@ impl ReloadableLegs {
 }
 
 /// Counts a permit as ended when this is dropped.
-struct Exit<'a>(&'a ReloadableLegs, &'a Version, [u64; MOST_COUNTED]);
+struct Exit<'a>(&'a ReloadableLegs, &'a Version);
 
 impl Drop for Exit<'_> {
     fn drop(&mut self) {
-        let Self(legs, version, used) = self;
-        for (units, (in_use, _)) in used.iter().zip(&version.counted).filter(|(units, _)| **units > 0) {
-            in_use.give_back(*units);
-        }
-        legs.exit(version);
+        self.0.exit(self.1);
     }
 }
 
@@ -376,14 +279,13 @@ impl Limiter for ReloadableLegs {
             let version = self.current.load();
             // (A) Sequentially consistent: see (N).
             version.out.fetch_add(1, Ordering::SeqCst);
-            let exit = Exit(self, &version, [0; MOST_COUNTED]);
+            let exit = Exit(self, &version);
             let number = version.number;
             // Otherwise the list may be forgotten already.
             if self.number.load(Ordering::SeqCst) == number {
                 let ticket = version.legs.try_reserve(demand)?;
                 std::mem::forget(exit);
-                let used = version.count(demand);
-                return Ok(ReloadTicket { number, used, ticket });
+                return Ok(ReloadTicket { number, ticket });
             }
         }
     }
@@ -432,7 +334,10 @@ impl Limiter for ReloadableLegs {
     }
 
     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
-        (*self.current.load().legs).describe(visit);
+        // The limiters have a handle in each list, so that they are not alone as one that is as new.
+        let current = self.current.load();
+        let is_as_new = current.live.iter().all(|leg| leg.unit.is_as_new());
+        (*current.legs).describe(&mut |leg| visit(leg.as_new(is_as_new)));
     }
 }
 

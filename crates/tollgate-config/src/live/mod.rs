@@ -8,10 +8,10 @@ mod reload;
 mod status;
 mod unit;
 
-pub(crate) use built::Built;
-pub use changes::{Change, Changes};
+pub(crate) use built::build_legs;
+pub use changes::Changes;
 pub use legs::{ReloadTicket, ReloadableLegs};
 pub use reload::{Reload, ReloadablePolicy};
-pub(crate) use reload::{apply_spec, build_policy, check_next};
+pub(crate) use reload::{apply_spec, build_policy, follow};
 pub use status::LegStatus;
-pub(crate) use unit::{AnyUnit, Unit};
+pub(crate) use unit::{AnyUnit, Change, unit};

@@ -2,7 +2,7 @@
 
 use super::changes::Changes;
 use super::legs::ReloadableLegs;
-use crate::kind::{Kinds, LivePartitions};
+use crate::kind::{Around, Kinds};
 use crate::source::{ReloadEvent, Source, SourceError};
 use crate::spec::{PolicySpec, SpecError};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl PolicySpec {
     /// Builds the policy, fresh, on `clock`.
     ///
     /// # Errors
-    /// [`SpecError`]: the first mistake, with its path.
+    /// [`SpecError`]: a mistake, with its path.
     pub fn build(&self, clock: &Clock) -> Result<ReloadablePolicy, SpecError> {
         self.build_with(clock, &Kinds::new())
     }
@@ -25,17 +25,12 @@ impl PolicySpec {
     /// # Errors
     /// As those of [`build`](Self::build).
     pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<ReloadablePolicy, SpecError> {
-        build_policy(Arc::new(self.clone()), clock, kinds, &Arc::default())
+        build_policy(&Arc::new(self.clone()), &Around::new(clock, kinds))
     }
 }
 
-pub(crate) fn build_policy(
-    spec: Arc<PolicySpec>,
-    clock: &Clock,
-    kinds: &Kinds,
-    partitions: &Arc<LivePartitions>,
-) -> Result<ReloadablePolicy, SpecError> {
-    let legs = ReloadableLegs::new(Arc::clone(&spec), clock, kinds, partitions)?;
+pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<ReloadablePolicy, SpecError> {
+    let legs = ReloadableLegs::new(spec, around)?;
     let mut builder = Policy::builder()
         .limit(legs)
         .order(spec.order.clone())
@@ -43,7 +38,7 @@ pub(crate) fn build_policy(
         .lateness(spec.lateness.unwrap_or(PolicyBuilder::LATENESS))
         .work_time(spec.work_time.unwrap_or_default())
         .max_queue(spec.max_queue.unwrap_or(usize::MAX))
-        .on(clock);
+        .on(&around.clock);
     if let Some(max_wait) = spec.max_wait {
         builder = builder.max_wait(max_wait);
     }
@@ -105,25 +100,34 @@ pub trait Reload {
 
 impl Reload for ReloadablePolicy {
     fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError> {
-        let applied = apply_spec(self, &Arc::new(spec), None);
+        let applied = apply_spec(self, &Arc::new(spec), &self.limiter().around());
         if let Err(error) = &applied {
             self.limiter().set_error(Some(SourceError::new(error.clone())));
         }
         applied
     }
 
-    async fn follow<S: Source>(&self, mut source: S, mut event: impl FnMut(ReloadEvent) + Send) {
-        while let Some(version) = source.next().await {
-            event(
-                match version.and_then(|spec| self.apply(spec).map_err(SourceError::new)) {
-                    Ok(changes) => ReloadEvent::Applied(changes),
-                    Err(error) => {
-                        self.limiter().set_error(Some(error.clone()));
-                        ReloadEvent::Refused(error)
-                    }
-                },
-            );
-        }
+    async fn follow<S: Source>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) {
+        let refused = |error| self.limiter().set_error(Some(error));
+        follow(source, |spec| self.apply(spec), refused, event).await;
+    }
+}
+
+/// Puts each version of a source in force by `apply`, and tells `refused` and `event` of those that are not.
+pub(crate) async fn follow<T, S: Source<T>>(
+    mut source: S,
+    apply: impl Fn(T) -> Result<Changes, SpecError>,
+    refused: impl Fn(SourceError),
+    mut event: impl FnMut(ReloadEvent),
+) {
+    while let Some(version) = source.next().await {
+        event(match version.and_then(|spec| apply(spec).map_err(SourceError::new)) {
+            Ok(changes) => ReloadEvent::Applied(changes),
+            Err(error) => {
+                refused(error.clone());
+                ReloadEvent::Refused(error)
+            }
+        });
     }
 }
 
@@ -131,13 +135,9 @@ impl Reload for ReloadablePolicy {
 pub(crate) fn apply_spec(
     policy: &ReloadablePolicy,
     spec: &Arc<PolicySpec>,
-    partitions: Option<&Arc<LivePartitions>>,
+    around: &Around,
 ) -> Result<Changes, SpecError> {
-    // One of a set is put in force at each key, and most have not changed.
-    let changes = match partitions.filter(|partitions| policy.limiter().is_in_force(spec, partitions)) {
-        Some(_) => return Ok(Changes::default()),
-        None => policy.limiter().apply(spec, partitions)?,
-    };
+    let changes = policy.limiter().apply(spec, around)?;
     loop {
         let latest = policy.limiter().spec();
         policy.set_max_wait(latest.max_wait);
@@ -147,13 +147,4 @@ pub(crate) fn apply_spec(
             return Ok(changes);
         }
     }
-}
-
-/// Refuses what [`apply_spec`] would refuse.
-pub(crate) fn check_next(
-    policy: &ReloadablePolicy,
-    spec: &PolicySpec,
-    partitions: &LivePartitions,
-) -> Result<(), SpecError> {
-    policy.limiter().check(spec, partitions)
 }

@@ -27,7 +27,7 @@ pub struct LegStatus {
     pub state: State,
     /// True while it is asked: always, unless it is conditional and the load is low.
     pub applies: bool,
-    /// What it has counted, in shadow mode.
+    /// What it has counted in shadow mode, since its version came in force.
     pub shadow: Option<ShadowStats>,
 }
 
@@ -35,10 +35,10 @@ impl LegStatus {
     fn of(leg: &LiveLeg) -> Self {
         Self {
             name: leg.spec.name.clone(),
-            kind: leg.spec.kind.name().to_owned(),
+            kind: leg.spec.kind.name(),
             state: leg.unit.state(),
             applies: leg.link.as_ref().is_none_or(|link| link.trigger.is_exceeded()),
-            shadow: leg.spec.shadow.then(|| leg.trial()),
+            shadow: leg.trial.as_ref().map(|trial| trial()),
         }
     }
 

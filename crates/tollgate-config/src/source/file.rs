@@ -60,7 +60,7 @@ impl<S: ConfigFile> FileSource<S> {
     /// As those of [`open`](Self::open).
     pub fn open_with(path: impl Into<PathBuf>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
         let path = path.into();
-        let (bytes, _) = read_bytes(&path).map_err(|error| error.of_file(&path))?;
+        let bytes = read_bytes(&path).map_err(|error| error.of_file(&path))?;
         let (spec, last_good) = LastGood::first(&path.display().to_string(), Some(bytes), kinds)?;
         Ok((spec, Self { path, last_good }))
     }
@@ -72,7 +72,7 @@ impl<S: ConfigFile> FileSource<S> {
 
     /// Reads the file now, and blocks on the disk. Gives its version, or why there is none, unless it is as it was.
     pub fn look(&mut self) -> Option<Result<S, ConfigError>> {
-        self.last_good.see_result(read(&self.path))
+        self.last_good.see_result(read_bytes(&self.path))
     }
 
     /// Reads the file once it has been quiet for 50 ms after something has happened in its folder. The folder is watched rather than the
@@ -105,7 +105,7 @@ impl<S: ConfigFile> FileSource<S> {
             // A mere read of the folder, as our own.
             let only_read = events.is_ok_and(|events| events.iter().all(|event| event.kind.is_access()));
             if !only_read {
-                sender.send_replace(Some(read(&path)));
+                sender.send_replace(Some(read_bytes(&path)));
             }
         })
         .map_err(SourceError::new)?;
@@ -124,11 +124,6 @@ impl<S: ConfigFile> FileSource<S> {
         watched.unseen = watched.source.look();
         Ok(watched)
     }
-}
-
-/// Reads the file at `path`.
-fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    read_bytes(path).map(|(bytes, _)| bytes)
 }
 
 impl<S> fmt::Debug for FileSource<S> {

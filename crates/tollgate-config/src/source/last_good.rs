@@ -80,7 +80,7 @@ impl<S: ConfigFile> LastGood<S> {
 }
 
 fn nothing() -> ConfigError {
-    ConfigError::unreadable("there is no such key")
+    ConfigError::nowhere("there is no such key")
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Checks a policy that is given as data, whole: its legs are built, and thrown away.
 
-use super::{LegSpec, PolicySetSpec, PolicySpec, SpecError, When};
-use crate::kind::{Around, Kinds, LivePartitions};
-use crate::live::Built;
-use std::sync::Arc;
+use super::{KeyTier, KeyedSpec, LegSpec, PolicySetSpec, PolicySpec, STAYS, SpecError, When};
+use crate::file::ConfigFile;
+use crate::kind::{Around, Kinds};
+use crate::live::build_legs;
 use std::time::Duration;
-use tollgate::{Clock, ManualClock};
 
 /// Legs at most.
 const MAX_LEGS: usize = 64;
@@ -14,7 +13,7 @@ const MAX_LEGS: usize = 64;
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
 impl PolicySpec {
-    /// Finds the first mistake: all that [`build`](Self::build) would.
+    /// Finds a mistake: all that [`build`](Self::build) would.
     ///
     /// # Errors
     /// [`SpecError`], with the path of the key.
@@ -29,79 +28,56 @@ impl PolicySpec {
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_with(&Kinds::new())
     }
-
-    /// The same with legs of these kinds as well.
-    ///
-    /// # Errors
-    /// As those of [`check`](Self::check).
-    pub fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        self.check_around(&Around {
-            clock: &scratch(),
-            kinds,
-            partitions: &LivePartitions::new(),
-        })
-    }
-
-    pub(crate) fn check_around(&self, around: &Around<'_>) -> Result<(), SpecError> {
-        Built::of(self, &[], around).map(drop)
-    }
 }
 
 impl PolicySetSpec {
-    /// Finds the first mistake: all that [`build`](Self::build) would.
+    /// Finds a mistake: all that [`build`](Self::build) would.
     ///
     /// # Errors
     /// [`SpecError`], with the path of the key.
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_with(&Kinds::new())
     }
+}
 
-    /// The same with legs of these kinds as well.
-    ///
-    /// # Errors
-    /// As those of [`check`](Self::check).
-    pub fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
-        let partitions = self.build_partitions()?;
-        self.check_around(&Around {
-            clock: &scratch(),
-            kinds,
-            partitions: &partitions,
-        })
-    }
-
-    /// The partitions, fresh.
-    pub(crate) fn build_partitions(&self) -> Result<LivePartitions, SpecError> {
-        let build = |(name, spec): (&String, &super::PartitionsSpec)| {
-            let built = spec.build().map_err(|error| error.within_all(&["partitions", name]))?;
-            Ok((name.clone(), (spec.clone(), Arc::new(built))))
+impl KeyedSpec {
+    /// Refuses tiers that do not exist, queues that differ, what stays as the map `before` was built, and policies that do not build.
+    pub(crate) fn check(&self, before: Option<&Self>, around: &Around) -> Result<(), SpecError> {
+        if self.max_keys == 0 {
+            return Err(SpecError::given("max_keys", 0, "at least 1"));
+        }
+        let stays = before.filter(|before| before.max_keys != self.max_keys);
+        if stays.is_some() {
+            return Err(SpecError::new("max_keys", STAYS));
+        }
+        let tier = |key: &str, tier: &str| {
+            let names = self.tiers.keys().map(String::as_str);
+            let unknown = || SpecError::unknown(tier, "tier", names).within(key);
+            self.tiers.get(tier).ok_or_else(unknown)
         };
-        self.partitions.iter().map(build).collect()
-    }
-
-    pub(crate) fn check_around(&self, around: &Around<'_>) -> Result<(), SpecError> {
-        if self.policies.is_empty() && self.keyed.is_empty() {
-            let fault = "none was given, and at least one `policy` or `keyed` is needed";
-            return Err(SpecError::new("policy", fault));
+        let default = tier("default", &self.default)?;
+        let differs = format!(
+            "it differs from that of tier `{}`, and a key keeps its queue",
+            self.default
+        );
+        // All policies of a map have these settings in common.
+        let before = before.and_then(|before| before.tiers.get(&before.default));
+        let check = |policy: &PolicySpec| {
+            before.map_or(Ok(()), |before| policy.check_fixed(before, STAYS))?;
+            policy.check_fixed(default, &differs)?;
+            build_legs(policy, &[], around).map(drop)
+        };
+        for (name, policy) in &self.tiers {
+            check(policy).map_err(|error| error.below(["tier", name]))?;
         }
-        for (name, policy) in &self.policies {
-            let checked = policy.check_around(around);
-            checked.map_err(|error| error.within_all(&["policy", name]))?;
-        }
-        for (name, keyed) in &self.keyed {
-            let below = |error: SpecError| error.within_all(&["keyed", name]);
-            keyed.check().map_err(below)?;
-            for (tables, policy) in keyed.policies() {
-                let checked = policy.check_around(around);
-                checked.map_err(|error| below(error.within_all(&tables)))?;
-            }
+        for (key, of) in &self.keys {
+            match of {
+                KeyTier::Named(name) => tier(key, name).map(drop).map_err(|error| error.within("keys")),
+                KeyTier::Own(policy) => check(policy).map_err(|error| error.below(["keys", key])),
+            }?;
         }
         Ok(())
     }
-}
-
-/// A clock to try limiters on.
-fn scratch() -> Clock {
-    Clock::clone(&ManualClock::new())
 }
 
 /// Finds what is wrong with a list of legs, without a look at their numbers.
@@ -140,39 +116,32 @@ fn check_leg(spec: &PolicySpec, position: usize, leg: &LegSpec) -> Result<(), Sp
             "it is empty, and `call` or the name of a cost is allowed",
         ));
     }
-    let when = leg.when.as_ref();
-    when.map_or(Ok(()), |when| {
-        check_when(spec, leg, when).map_err(|error| error.within("when"))
-    })
+    let when = leg.when.as_ref().map_or(Ok(()), |when| check_when(leg, when));
+    when.map_err(|error| error.within("when"))
 }
 
-fn check_when(spec: &PolicySpec, leg: &LegSpec, when: &When) -> Result<(), SpecError> {
-    let When {
-        load_of, above, over, ..
-    } = when;
-    if *load_of == leg.name {
-        let fault = format!("`{load_of}` is the leg itself, and another one is allowed");
+fn check_when(leg: &LegSpec, when: &When) -> Result<(), SpecError> {
+    let (above, below) = (when.above, when.below.unwrap_or_default());
+    if when.load_of == leg.name {
+        let fault = format!("`{}` is the leg itself, and another one is allowed", leg.name);
         return Err(SpecError::new("load_of", fault));
     }
-    if spec.leg(load_of).is_none() {
-        let others = spec.legs.iter().filter(|known| known.name != leg.name);
-        let names = others.map(|known| known.name.as_str()).collect::<Vec<_>>().join(", ");
-        let fault = format!("`{load_of}` is no leg, and there are: {names}");
-        return Err(SpecError::new("load_of", fault));
+    if when.over.is_zero() || when.over > LONGEST {
+        return Err(SpecError::given(
+            "over",
+            humantime::format_duration(when.over),
+            "above zero to 24 hours",
+        ));
     }
-    if over.is_zero() || *over > LONGEST {
-        let fault = format!("{over:?} was given, and above zero to 24 hours is allowed");
-        return Err(SpecError::new("over", fault));
+    if !above.is_finite() || above < 0.0 {
+        return Err(SpecError::given("above", above, "a number of at least 0"));
     }
-    if !above.is_finite() || *above < 0.0 {
-        let fault = format!("{above} was given, and a number of at least 0 is allowed");
-        return Err(SpecError::new("above", fault));
-    }
-    match when.below {
-        Some(below) if !(0.0..=*above).contains(&below) => {
-            let fault = format!("{below} was given, and 0 to {above}, which is `above`, is allowed");
-            Err(SpecError::new("below", fault))
-        }
-        _ => Ok(()),
+    match (0.0..=above).contains(&below) {
+        true => Ok(()),
+        false => Err(SpecError::given(
+            "below",
+            below,
+            format_args!("0 to {above}, which is `above`,"),
+        )),
     }
 }

@@ -1,8 +1,11 @@
 //! A mistake in a policy that is given as data.
 
+use serde::de::{Error, Expected, Unexpected};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault.
+/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault. An error of serde: a reader
+/// of a format of your own may give it. `{:#}` writes it as JSON.
 ///
 /// ```
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
@@ -11,15 +14,17 @@ use std::fmt;
 /// assert_eq!(error.to_string(), "leg[1].name: `slots` is the name of leg 1 already, and names are unique");
 /// assert_eq!(error.key(), "name");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SpecError {
     path: Vec<PathPart>,
     fault: Box<str>,
+    /// The key itself is unknown, missing, or given twice.
+    is_of_key: bool,
 }
 
-/// A step of the path to a mistake: see [`SpecError::path`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PathPart {
+/// A step of the path to a mistake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PathPart {
     /// A key of a table.
     Key(Box<str>),
     /// A row of a list, from zero.
@@ -29,20 +34,43 @@ pub enum PathPart {
 impl SpecError {
     /// A fault of `key`.
     pub fn new(key: &str, fault: impl Into<Box<str>>) -> Self {
-        Self {
-            path: vec![PathPart::Key(key.into())],
-            fault: fault.into(),
-        }
+        Self::whole(fault).within(key)
+    }
+
+    /// A value of `key` that is not allowed.
+    pub(crate) fn given(key: &str, given: impl fmt::Display, allowed: impl fmt::Display) -> Self {
+        Self::new(key, format!("{given} was given, and {allowed} is allowed"))
+    }
+
+    /// A name of something that there is not.
+    pub(crate) fn unknown<'a>(given: &str, what: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        let names = if names.is_empty() { "none" } else { &names };
+        Self::whole(format!("`{given}` is no {what}, and there are: {names}"))
     }
 
     /// A fault of all that a table says.
     pub(crate) fn whole(fault: impl Into<Box<str>>) -> Self {
-        Self::of_path(Vec::new(), fault)
+        let fault = fault.into();
+        Self {
+            fault,
+            ..Self::default()
+        }
     }
 
-    pub(crate) fn of_path(path: Vec<PathPart>, fault: impl Into<Box<str>>) -> Self {
-        let fault = fault.into();
-        Self { path, fault }
+    /// A fault of the key itself, which the place where it stands is told later.
+    pub(crate) fn of_key(fault: String) -> Self {
+        let is_of_key = true;
+        Self {
+            is_of_key,
+            ..Self::whole(fault)
+        }
+    }
+
+    /// A key that is not among those `allowed`.
+    pub(crate) fn unknown_key(given: &str, allowed: &[&[&str]]) -> Self {
+        let allowed = allowed.concat().join(", ");
+        Self::of_key(format!("key `{given}` is unknown here; allowed: {allowed}"))
     }
 
     /// The same mistake in the table `key`.
@@ -52,31 +80,33 @@ impl SpecError {
         self
     }
 
+    /// The same mistake in a table within a table.
+    pub(crate) fn below(self, [outer, inner]: [&str; 2]) -> Self {
+        self.within(inner).within(outer)
+    }
+
     /// The same mistake in a row of the list `key`.
     #[must_use]
-    pub fn within_row(mut self, key: &str, row: usize) -> Self {
+    pub fn within_row(self, key: &str, row: usize) -> Self {
+        self.in_row(row).within(key)
+    }
+
+    pub(crate) fn in_row(mut self, row: usize) -> Self {
         self.path.insert(0, PathPart::Row(row));
-        self.within(key)
-    }
-
-    /// The same mistake in the table at `path`.
-    pub(crate) fn within_all(self, path: &[&str]) -> Self {
-        path.iter().rev().fold(self, |error, key| error.within(key))
-    }
-
-    /// The same mistake; where a key of the table is unknown, these are allowed as well.
-    pub(crate) fn allowing(mut self, keys: &str) -> Self {
-        const ALLOWED: &str = "is unknown here; allowed: ";
-        if self.path.len() == 1 && self.fault.contains(ALLOWED) {
-            let fault = self.fault.replace(ALLOWED, &format!("{ALLOWED}{keys}, "));
-            self.fault = fault.trim_end_matches(", ").into();
-        }
         self
     }
 
-    /// The way to the key, from the outermost table.
-    pub fn path(&self) -> &[PathPart] {
+    pub(crate) fn path(&self) -> &[PathPart] {
         &self.path
+    }
+
+    pub(crate) fn is_of_key(&self) -> bool {
+        self.is_of_key
+    }
+
+    /// True when the key of this step of the path is wrong.
+    pub(crate) fn is_of_key_at(&self, step: usize) -> bool {
+        self.is_of_key && step + 1 == self.path.len()
     }
 
     /// The key; empty where a whole table is wrong.
@@ -95,16 +125,109 @@ impl SpecError {
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (step, part) in self.path.iter().enumerate() {
+        if f.alternate() {
+            return f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?);
+        }
+        // A fault of a key names it.
+        let shown = &self.path[..self.path.len() - usize::from(self.is_of_key)];
+        for (step, part) in shown.iter().enumerate() {
             match part {
                 PathPart::Key(key) if step == 0 => f.write_str(key)?,
                 PathPart::Key(key) => write!(f, ".{key}")?,
                 PathPart::Row(row) => write!(f, "[{row}]")?,
             }
         }
-        let colon = if self.path.is_empty() { "" } else { ": " };
+        let colon = if shown.is_empty() { "" } else { ": " };
         write!(f, "{colon}{}", self.fault)
     }
 }
 
 impl std::error::Error for SpecError {}
+
+/// A value as an error shows it.
+fn shown(given: &Unexpected<'_>) -> String {
+    match given {
+        Unexpected::Str(text) => format!("`{text}`"),
+        Unexpected::Bool(truth) => truth.to_string(),
+        Unexpected::Unsigned(number) => number.to_string(),
+        Unexpected::Signed(number) => number.to_string(),
+        Unexpected::Float(number) => number.to_string(),
+        Unexpected::Seq => "a list".into(),
+        Unexpected::Map => "a table".into(),
+        Unexpected::Unit => "null".into(),
+        other => other.to_string(),
+    }
+}
+
+/// What is allowed, in the words of a file.
+fn allowed(expected: &dyn Expected) -> String {
+    let expected = expected.to_string();
+    let most = match &*expected {
+        "u8" => u64::from(u8::MAX),
+        "u16" => u64::from(u16::MAX),
+        "u32" => u64::from(u32::MAX),
+        "u64" | "usize" => u64::MAX,
+        "f32" | "f64" => return "a number".into(),
+        "a string" | "string" => return "a text".into(),
+        "a duration" => return "a time such as \"250ms\" or \"1m 30s\", in quotes,".into(),
+        "a boolean" => return "true or false".into(),
+        "a sequence" => return "a list".into(),
+        other if other == "a map" || other.starts_with("struct ") => return "a table".into(),
+        _ => return expected,
+    };
+    format!("a whole number of 0 to {most}")
+}
+
+/// What a key that is missing would say.
+const MEANINGS: [(&str, &str); 14] = [
+    ("above", "the load above which the leg applies"),
+    ("ceiling", "the highest count per period of `quota`"),
+    ("class", "the name of a class of the partitions"),
+    ("classes", "the number of classes"),
+    ("default", "the tier of a key that has no other"),
+    ("kind", "what it is"),
+    ("limit", "a whole number"),
+    ("load_of", "the name of the leg whose load it depends on"),
+    ("max_keys", "the most keys that are kept"),
+    ("name", "every leg needs one"),
+    ("of", "the name of the partitions"),
+    ("patience", "the admissions of others that a class lets pass"),
+    (
+        "period",
+        "a length such as \"10s\", or hour, day, week or month of a calendar",
+    ),
+    ("quota", "the rate, such as \"100/s burst 20\""),
+];
+
+impl Error for SpecError {
+    fn custom<T: fmt::Display>(why: T) -> Self {
+        // A mistake within a value that was read by itself keeps its path.
+        let why = format!("{why:#}");
+        serde_json::from_str(&why).unwrap_or_else(|_| Self::whole(why))
+    }
+
+    fn invalid_type(given: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let (given, allowed) = (shown(&given), allowed(expected));
+        Self::whole(format!("{given} was given, and {allowed} is allowed"))
+    }
+
+    fn invalid_value(given: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_type(given, expected)
+    }
+
+    fn unknown_variant(given: &str, names: &'static [&'static str]) -> Self {
+        let one_of = if names.len() == 1 { "" } else { "one of " };
+        let names = names.join(", ");
+        Self::whole(format!("`{given}` was given, and {one_of}{names} is allowed"))
+    }
+
+    fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
+        Self::unknown_key(given, &[allowed])
+    }
+
+    fn missing_field(key: &'static str) -> Self {
+        let meaning = MEANINGS.iter().find(|(known, _)| *known == key);
+        let meaning = meaning.map_or(String::new(), |(_, meaning)| format!(": {meaning}"));
+        Self::of_key(format!("key `{key}` is missing{meaning}")).within(key)
+    }
+}

@@ -1,11 +1,8 @@
 //! One leg as data: its kind, and when and how it applies.
 
-use super::tagged::OfKind;
 use super::text;
 use crate::kind::LegKind;
-use serde::de::{Deserialize, Deserializer, Error};
-use serde::{Deserialize as DeriveDeserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
 use tollgate::Inherit;
 use tollgate::policy::conditional::LoadMetric;
@@ -19,10 +16,10 @@ use tollgate::policy::conditional::LoadMetric;
 ///     .per("tokens")
 ///     .inherit(Inherit::Proportional)
 ///     .shadow();
-/// assert_eq!((&*leg.name, leg.kind.name(), leg.per.as_deref(), leg.shadow), ("tokens", "token-bucket", Some("tokens"), true));
+/// assert_eq!((&*leg.name, &*leg.kind.name(), leg.per.as_deref(), leg.shadow), ("tokens", "token-bucket", Some("tokens"), true));
 /// # Ok::<(), tollgate::QuotaError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LegSpec {
     /// Its name, unique in its policy. The leg of the same name, kind and cost in the next version is the same leg.
@@ -31,7 +28,7 @@ pub struct LegSpec {
     #[serde(flatten)]
     pub kind: LegKind,
     /// The name of the cost that it counts; without it, calls.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "LegSpec::cost", skip_serializing_if = "Option::is_none")]
     pub per: Option<String>,
     /// What becomes of its state when a version changes its numbers.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -53,11 +50,19 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl LegSpec {
+    /// Its keys beside those of its kind.
+    pub(crate) const KEYS: &[&str] = &["name", "kind", "per", "inherit", "shadow", "at_once", "when"];
+
+    fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+        let cost = Option::<String>::deserialize(deserializer)?;
+        Ok(cost.filter(|cost| cost != "call"))
+    }
+
     /// A leg that counts calls.
-    pub fn new(name: impl Into<String>, kind: impl Into<LegKind>) -> Self {
+    pub fn new(name: impl Into<String>, kind: LegKind) -> Self {
         Self {
             name: name.into(),
-            kind: kind.into(),
+            kind,
             per: None,
             inherit: Inherit::AsIs,
             shadow: false,
@@ -101,37 +106,6 @@ impl LegSpec {
     }
 }
 
-/// What a leg of any kind may say, and the numbers of its own.
-#[derive(DeriveDeserialize)]
-struct Leg {
-    name: String,
-    per: Option<String>,
-    #[serde(default)]
-    inherit: Inherit,
-    #[serde(default)]
-    shadow: bool,
-    #[serde(default)]
-    at_once: bool,
-    when: Option<When>,
-    #[serde(flatten)]
-    kind: Map<String, Value>,
-}
-
-impl<'de> Deserialize<'de> for LegSpec {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let leg = Leg::deserialize(deserializer)?;
-        Ok(Self {
-            name: leg.name,
-            kind: LegKind::of_table(leg.kind).map_err(D::Error::custom)?,
-            per: leg.per.filter(|cost| cost != "call"),
-            inherit: leg.inherit,
-            shadow: leg.shadow,
-            at_once: leg.at_once,
-            when: leg.when,
-        })
-    }
-}
-
 /// A leg applies only while the load of another is above a mark.
 ///
 /// The load of a leg in a policy's own request counts at the legs behind it: put the leg that depends on a load first.
@@ -149,23 +123,22 @@ impl<'de> Deserialize<'de> for LegSpec {
 /// assert_eq!(policy.limiter().leg("calls").map(|leg| leg.applies), Some(true));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, DeriveDeserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct When {
     /// The name of the other leg.
-    #[serde(alias = "leg")]
     pub load_of: String,
     /// What is measured of it.
     #[serde(default = "When::metric")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub metric: LoadMetric,
     /// It starts to apply above this. A latency counts in seconds; a file may give a time.
-    #[serde(with = "text::load")]
+    #[serde(deserialize_with = "text::load")]
     #[cfg_attr(feature = "schema", schemars(with = "NumberOrText"))]
     pub above: f64,
     /// It stops to apply at or below this; without it, at `above`.
-    #[serde(default, with = "text::load", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "text::load", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<NumberOrText>"))]
     pub below: Option<f64>,
     /// The span that rates and latencies are measured over.

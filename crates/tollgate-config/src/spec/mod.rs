@@ -6,16 +6,17 @@ mod leg;
 mod order;
 mod partitions;
 mod set;
-pub(crate) mod tagged;
-pub(crate) mod text;
+mod text;
 
 pub(crate) use check::check_legs;
-pub use error::{PathPart, SpecError};
+pub(crate) use error::PathPart;
+pub use error::SpecError;
 #[cfg(feature = "schema")]
 pub(crate) use leg::NumberOrText;
 pub use leg::{LegSpec, When};
 pub use partitions::PartitionsSpec;
 pub use set::{KeyTier, KeyedSpec, PolicySetSpec};
+pub(crate) use text::limit;
 
 use leg::is_default;
 use serde::{Deserialize, Serialize};

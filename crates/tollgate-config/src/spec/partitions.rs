@@ -43,16 +43,13 @@ fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeSe
     Ok(Some(classes))
 }
 
-fn parts_of<S: Into<String>>(parts: impl IntoIterator<Item = (S, f64)>) -> Option<BTreeMap<String, f64>> {
-    Some(parts.into_iter().map(|(class, part)| (class.into(), part)).collect())
-}
-
 impl PartitionsSpec {
     /// Each class has a part for itself.
     pub fn guaranteed<S: Into<String>>(limit: usize, parts: impl IntoIterator<Item = (S, f64)>) -> Self {
+        let parts = parts.into_iter().map(|(class, part)| (class.into(), part));
         Self {
             limit,
-            guaranteed: parts_of(parts),
+            guaranteed: Some(parts.collect()),
             ..Self::default()
         }
     }
@@ -68,84 +65,79 @@ impl PartitionsSpec {
 
     /// Each class is admitted while all hold less than its part.
     pub fn levels<S: Into<String>>(limit: usize, parts: impl IntoIterator<Item = (S, f64)>) -> Self {
+        let Self { guaranteed, .. } = Self::guaranteed(limit, parts);
         Self {
             limit,
-            levels: parts_of(parts),
+            levels: guaranteed,
             ..Self::default()
         }
     }
 
-    /// The names of the classes, in order.
-    pub fn classes(&self) -> impl Iterator<Item = &str> {
-        let parts = self.guaranteed.iter().chain(&self.levels).flat_map(BTreeMap::keys);
-        parts.chain(self.lent.iter().flatten()).map(String::as_str)
+    /// The ways to share that are given: the key of each, and its classes in the order of their names, with their parts.
+    fn ways<'a>(&'a self) -> impl Iterator<Item = (&'static str, Vec<(&'a str, f64)>)> {
+        let parts = |parts: &'a BTreeMap<String, f64>| parts.iter().map(|(class, part)| (&**class, *part)).collect();
+        let lent = self.lent.as_ref();
+        [
+            ("guaranteed", self.guaranteed.as_ref().map(parts)),
+            (
+                "lent",
+                lent.map(|classes| classes.iter().map(|class| (&**class, 0.0)).collect()),
+            ),
+            ("levels", self.levels.as_ref().map(parts)),
+        ]
+        .into_iter()
+        .filter_map(|(key, parts)| Some((key, parts?)))
     }
 
-    /// The key that says how it is shared.
-    fn key(&self) -> &'static str {
-        match (&self.guaranteed, &self.lent) {
-            (Some(_), _) => "guaranteed",
-            (None, Some(_)) => "lent",
-            (None, None) => "levels",
-        }
+    /// The way to share, of partitions that have been checked.
+    fn way(&self) -> (&'static str, Vec<(&str, f64)>) {
+        self.ways().next().unwrap_or_default()
+    }
+
+    /// The names of the classes, in order.
+    pub fn classes(&self) -> impl Iterator<Item = &str> {
+        self.way().1.into_iter().map(|(class, _)| class)
     }
 
     /// The part of each class, in the order of the names.
     pub(crate) fn parts(&self) -> Vec<f64> {
-        match &self.lent {
-            Some(classes) => vec![1.0; classes.len()],
-            None => self
-                .guaranteed
-                .iter()
-                .chain(&self.levels)
-                .flat_map(BTreeMap::values)
-                .copied()
-                .collect(),
-        }
+        self.way().1.into_iter().map(|(_, part)| part).collect()
     }
 
     /// Builds the partitions. The classes have the numbers of their names in order.
     pub(crate) fn build(&self) -> Result<Partitions, SpecError> {
         const WAYS: &str = "guaranteed, lent and levels";
-        let ways = [
-            ("guaranteed", self.guaranteed.is_some()),
-            ("lent", self.lent.is_some()),
-            ("levels", self.levels.is_some()),
-        ];
-        let mut given = ways.iter().filter(|(_, is_given)| *is_given);
-        let Some((first, _)) = given.next() else {
+        let mut ways = self.ways().map(|(key, _)| key);
+        let Some(key) = ways.next() else {
             return Err(SpecError::whole(format!("one of the keys {WAYS} is missing")));
         };
-        if let Some((second, _)) = given.next() {
-            let fault = format!("`{first}` was given as well, and one of {WAYS} is allowed");
+        if let Some(second) = ways.next() {
+            let fault = format!("`{key}` was given as well, and one of {WAYS} is allowed");
             return Err(SpecError::new(second, fault));
         }
         let parts = self.parts();
-        let built = match *first {
+        let built = match key {
             "guaranteed" => Partitions::guaranteed(self.limit, &parts),
             "lent" => Partitions::lent(self.limit, parts.len()),
             _ => Partitions::levels(self.limit, &parts),
         };
         built.map_err(|error| match error {
             PartitionsError::Part { class, given } => {
-                let fault = format!("{given} was given, and 0 to 1 is allowed");
-                SpecError::new(self.classes().nth(class).unwrap_or_default(), fault).within(self.key())
+                let class = self.classes().nth(class).unwrap_or_default();
+                SpecError::given(class, given, "0 to 1").within(key)
             }
-            error => SpecError::new(self.key(), error.to_string()),
+            error => SpecError::new(key, error.to_string()),
         })
     }
 
     /// Refuses what stays as partitions were built.
     pub(crate) fn check_next(&self, before: &Self) -> Result<(), SpecError> {
-        let stays = self.key() == before.key() && self.classes().eq(before.classes());
-        if stays {
+        let ((key, _), (known, _)) = (self.way(), before.way());
+        if key == known && self.classes().eq(before.classes()) {
             return Ok(());
         }
-        let known = before.classes().collect::<Vec<_>>().join(", ");
-        let fault = format!(
-            "the classes stay, which share what is held: {} of {known}",
-            before.key()
-        );
-        Err(SpecError::new(self.key(), fault))
+        let classes = before.classes().collect::<Vec<_>>().join(", ");
+        let fault = format!("the classes stay, which share what is held: {known} of {classes}");
+        Err(SpecError::new(key, fault))
     }
 }

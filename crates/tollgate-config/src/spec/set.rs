@@ -1,11 +1,10 @@
 //! The policies of a service as data: named ones, and maps with a policy for each key.
 
-use super::{PartitionsSpec, PolicySpec, SpecError};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use super::{PartitionsSpec, PolicySpec};
+use crate::file::{Node, Reader};
+use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The policies of a service as plain data: named policies, maps with a policy for each key, and limits that they share.
 ///
@@ -104,20 +103,16 @@ impl From<PolicySpec> for KeyTier {
 
 impl<'de> Deserialize<'de> for KeyTier {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameOrTable;
-        impl<'de> Visitor<'de> for NameOrTable {
-            type Value = KeyTier;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the name of a tier or a table with a policy")
-            }
-            fn visit_str<E: Error>(self, name: &str) -> Result<KeyTier, E> {
-                Ok(name.into())
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<KeyTier, A::Error> {
-                PolicySpec::deserialize(MapAccessDeserializer::new(map)).map(KeyTier::Own)
-            }
+        let node = Node::deserialize(deserializer)?;
+        match &node {
+            Node::Text(name) => Ok(name.as_str().into()),
+            Node::Table(_) => PolicySpec::deserialize(Reader::new(&node))
+                .map(Self::Own)
+                .map_err(Error::custom),
+            _ => Err(Error::custom(
+                Reader::new(&node).refuse("the name of a tier or a table with a policy"),
+            )),
         }
-        deserializer.deserialize_any(NameOrTable)
     }
 }
 
@@ -140,45 +135,5 @@ impl KeyedSpec {
             Some(KeyTier::Named(tier)) => self.tiers.get(tier),
             None => self.tiers.get(&self.default),
         }
-    }
-
-    /// All policies, each with the tables in which it stands below that of the map.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = ([&str; 2], &PolicySpec)> {
-        let tiers = self.tiers.iter().map(|(tier, policy)| (["tier", &**tier], policy));
-        let own = self.keys.iter().filter_map(|(key, tier)| match tier {
-            KeyTier::Own(policy) => Some((["keys", &**key], policy)),
-            KeyTier::Named(_) => None,
-        });
-        tiers.chain(own)
-    }
-
-    /// Refuses tiers that do not exist, and queues that differ.
-    pub(crate) fn check(&self) -> Result<(), SpecError> {
-        if self.max_keys == 0 {
-            return Err(SpecError::new("max_keys", "0 was given, and at least 1 is allowed"));
-        }
-        let no_tier = |key: &str, tier: &str| {
-            let tiers = self.tiers.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            SpecError::new(key, format!("`{tier}` is no tier, and there are: {tiers}"))
-        };
-        let Some(default) = self.tiers.get(&self.default) else {
-            return Err(no_tier("default", &self.default));
-        };
-        for (tables, policy) in self.policies() {
-            let fault = format!(
-                "it differs from that of tier `{}`, and a key keeps its queue",
-                self.default
-            );
-            policy
-                .check_fixed(default, &fault)
-                .map_err(|error| error.within_all(&tables))?;
-        }
-        for (key, tier) in &self.keys {
-            match tier {
-                KeyTier::Named(tier) if !self.tiers.contains_key(tier) => return Err(no_tier(key, tier).within("keys")),
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }

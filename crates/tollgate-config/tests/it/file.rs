@@ -3,10 +3,7 @@
 use std::time::{Duration, Instant};
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Cost, Eviction, Inherit, LimiterExt, ManualClock, Order, Quota, Reason, SlidingLog};
-use tollgate_config::{
-    Fault, Format, LeakyBucketSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, SlidingWindowSpec, When, load,
-    parse,
-};
+use tollgate_config::{Format, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, When, load, parse};
 
 const FULL: &str = r#"
 max_wait = "10s"
@@ -47,7 +44,7 @@ kind = "leaky-bucket"
 quota = "5/s"
 slack = 2
 shadow = true
-when = { leg = "in flight", metric = "use", above = 0.8, below = 0.6 }
+when = { load_of = "in flight", metric = "use", above = 0.8, below = 0.6 }
 
 "#;
 
@@ -60,7 +57,7 @@ const FULL_JSON: &str = r#"{
         { "name": "bursts", "kind": "sliding-window", "limit": 30, "window": "10s", "segments": 10, "inherit": "proportional" },
         { "name": "in flight", "kind": "semaphore", "limit": 24 },
         { "name": "batch", "kind": "leaky-bucket", "quota": "5/s", "slack": 2, "shadow": true,
-          "when": { "leg": "in flight", "metric": "use", "above": 0.8, "below": 6e-1 } }
+          "when": { "load_of": "in flight", "metric": "use", "above": 0.8, "below": 6e-1 } }
     ]
 }"#;
 
@@ -71,7 +68,7 @@ fn full() -> PolicySpec {
         LegSpec::new("tokens", LegKind::token_bucket(quota("90000/min"))).per("tokens"),
         LegSpec::new(
             "bursts",
-            SlidingWindowSpec {
+            LegKind::SlidingWindow {
                 limit: 30,
                 window: Duration::from_secs(10),
                 segments: 10,
@@ -81,7 +78,7 @@ fn full() -> PolicySpec {
         LegSpec::new("in flight", LegKind::semaphore(24)),
         LegSpec::new(
             "batch",
-            LeakyBucketSpec {
+            LegKind::LeakyBucket {
                 quota: quota("5/s"),
                 slack: 2,
             },
@@ -171,7 +168,7 @@ fn every_kind_can_be_written_and_built() {
         #[cfg(feature = "resilience")]
         "kind = 'adaptive'\nlaw = { kind = 'vegas', smoothing = 0.5 }",
         #[cfg(feature = "resilience")]
-        "kind = 'adaptive-rate'\nquota = '100/s burst 10'\nceiling = 500",
+        "kind = 'adaptive'\nquota = '100/s burst 10'\nceiling = 500",
     ];
     for leg in legs {
         let spec = parse::<PolicySpec>(&format!("[[leg]]\nname = 'x'\n{leg}"), Format::Toml).unwrap();
@@ -298,6 +295,37 @@ const BAD: &[(&str, usize, usize, &str)] = &[
     ("", 1, 1, "at least one is needed"),
     ("max_wait = 10\n", 1, 12, "10 was given"),
     (
+        "max_wait = 10:00:00\n",
+        1,
+        12,
+        "`10:00:00` was given, and a time such as",
+    ),
+    (
+        "max_queue = 1979-05-27\n",
+        1,
+        13,
+        "`1979-05-27` was given, and a whole number",
+    ),
+    ("max_queue = nan\n", 1, 13, "NaN was given, and a number is allowed"),
+    (
+        "max_queue = 170141183460469231731687303715884105728\n",
+        1,
+        13,
+        "was given, and a whole number of 0 to",
+    ),
+    (
+        "max_queue = 999999999999999999999999999999999999999999999999\n",
+        1,
+        13,
+        "integer of too many digits was given, and 38 are allowed",
+    ),
+    (
+        "{HEAD}kind = \"custom\"\n",
+        3,
+        8,
+        "`custom` was given, and one of token-bucket",
+    ),
+    (
         "max_wait = \"10 parsecs\"\n",
         1,
         12,
@@ -394,27 +422,27 @@ const BAD: &[(&str, usize, usize, &str)] = &[
         "`a` is the name of leg 1 already",
     ),
     (
-        "{HEAD}kind = \"semaphore\"\nlimit = 1\nwhen = { leg = \"b\", metric = \"use\", above = 0.5 }\n",
+        "{HEAD}kind = \"semaphore\"\nlimit = 1\nwhen = { load_of = \"b\", metric = \"use\", above = 0.5 }\n",
         5,
-        16,
+        20,
         "`b` is no leg",
     ),
     (
-        "{HEAD}kind = \"semaphore\"\nlimit = 1\nwhen = { leg = \"a\", metric = \"use\", above = 0.5 }\n",
+        "{HEAD}kind = \"semaphore\"\nlimit = 1\nwhen = { load_of = \"a\", metric = \"use\", above = 0.5 }\n",
         5,
-        16,
+        20,
         "the leg itself",
     ),
     (
-        "{HEAD}kind = \"semaphore\"\nlimit = 1\nwhen = { leg = \"a\", metric = \"mood\", above = 0.5 }\n",
+        "{HEAD}kind = \"semaphore\"\nlimit = 1\nwhen = { load_of = \"a\", metric = \"mood\", above = 0.5 }\n",
         5,
-        30,
+        34,
         "one of use, rate, latency, refusals",
     ),
     (
-        "{HEAD}kind = \"semaphore\"\nlimit = 1\n[[leg]]\nname = \"b\"\nkind = \"token-bucket\"\nquota = \"1/s\"\nwhen = { leg = \"a\", metric = \"use\", above = 0.5, below = 0.7 }\n",
+        "{HEAD}kind = \"semaphore\"\nlimit = 1\n[[leg]]\nname = \"b\"\nkind = \"token-bucket\"\nquota = \"1/s\"\nwhen = { load_of = \"a\", metric = \"use\", above = 0.5, below = 0.7 }\n",
         9,
-        58,
+        62,
         "0 to 0.5",
     ),
     ("{HEAD}kind = \"semaphore\"\nlimit = = 1\n", 4, 9, ""),
@@ -470,8 +498,8 @@ const SPOILT: &[(&str, &str, &str, usize, &str)] = &[
     ("limit", "24", "24.5", 0, "24.5 was given"),
     ("slack", "2", "1e3", 0, "1000 was given"),
     ("shadow", "true", r#""yes""#, 0, "true or false"),
-    ("leg", r#""in flight""#, r#""in fligth""#, 0, "is no leg"),
-    ("leg", r#""in flight""#, r#""batch""#, 0, "the leg itself"),
+    ("load_of", r#""in flight""#, r#""in fligth""#, 0, "is no leg"),
+    ("load_of", r#""in flight""#, r#""batch""#, 0, "the leg itself"),
     ("metric", r#""use""#, r#""uses""#, 0, "one of use"),
     ("above", "0.8", "-0.8", 0, "at least 0"),
     ("above", "0.8", r#""80%""#, 0, "a number"),
@@ -550,7 +578,7 @@ fn bad_json_is_refused_with_line_and_column() {
         ("{\n  \"leg\": [\n", 3, 1, "EOF while parsing a list"),
         ("[]", 1, 1, "a list was given, and a table"),
         ("{\n  \"leg\": [],\n  \"leg\": []\n}", 3, 3, "`leg` is given twice"),
-        ("{ \"leg\": [], }", 1, 14, "key must be a string"),
+        ("{ \"leg\": [], }", 1, 14, "trailing comma"),
         ("{ \"leg\": null }", 1, 10, "null was given"),
         (
             "{ \"leg\": [\n  { \"name\": \"ä\", \"kind\": \"semaphore\", \"limt\": 3 } ] }",
@@ -583,7 +611,6 @@ fn a_file_that_cannot_be_read_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let missing = load::<PolicySpec>(path("policy.toml")).unwrap_err();
-    assert!(matches!(missing.fault(), Fault::Unreadable { .. }));
     assert_eq!((missing.line(), missing.file().ends_with("policy.toml")), (None, true));
 
     std::fs::write(path("policy.ini"), FULL).unwrap();

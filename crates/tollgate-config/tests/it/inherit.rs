@@ -8,7 +8,7 @@ use tollgate::{
     Ask, Clock, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome, Quota, SlidingLog,
     SlidingWindow, TokenBucket, Warmup,
 };
-use tollgate_config::{LeakyBucketSpec, LegKind, LegSpec, PolicySpec, Reload, ReloadablePolicy, WarmupSpec};
+use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, ReloadablePolicy};
 
 const RULES: [Inherit; 3] = [Inherit::AsIs, Inherit::Proportional, Inherit::Reset];
 
@@ -35,32 +35,48 @@ fn directly<L: Limiter>(limiter: L, taken: u64, change: impl FnOnce(&L)) -> usiz
 
 /// The same of a limiter of its own that is changed by its own methods from `from` to `to`.
 fn by_itself(from: &LegKind, to: &LegKind, taken: u64, inherit: Inherit, clock: &Clock) -> usize {
-    match (from, to) {
-        (LegKind::TokenBucket(from), LegKind::TokenBucket(to)) => {
-            let bucket = TokenBucket::new(from.quota).on(clock);
-            directly(bucket, taken, |bucket| bucket.set_quota(to.quota, inherit))
+    match (from.clone(), to.clone()) {
+        (LegKind::TokenBucket { quota: from }, LegKind::TokenBucket { quota: to }) => {
+            let bucket = TokenBucket::new(from).on(clock);
+            directly(bucket, taken, |bucket| bucket.set_quota(to, inherit))
         }
-        (LegKind::LeakyBucket(from), LegKind::LeakyBucket(to)) => {
-            let bucket = LeakyBucket::new(from.quota).slack(from.slack).unwrap().on(clock);
+        (
+            LegKind::LeakyBucket {
+                quota: from,
+                slack: before,
+            },
+            LegKind::LeakyBucket { quota: to, slack },
+        ) => {
+            let bucket = LeakyBucket::new(from).slack(before).unwrap().on(clock);
             directly(bucket, taken, |bucket| {
-                bucket.set_quota(to.quota, to.slack, inherit).unwrap();
+                bucket.set_quota(to, slack, inherit).unwrap();
             })
         }
-        (LegKind::Warmup(from), LegKind::Warmup(to)) => {
-            let warmup = Warmup::new(from.quota, from.period).unwrap().on(clock);
-            directly(warmup, taken, |warmup| warmup.set_quota(to.quota, inherit).unwrap())
+        (
+            LegKind::Warmup {
+                quota: from, period, ..
+            },
+            LegKind::Warmup { quota: to, .. },
+        ) => {
+            let warmup = Warmup::new(from, period).unwrap().on(clock);
+            directly(warmup, taken, |warmup| warmup.set_quota(to, inherit).unwrap())
         }
-        (LegKind::FixedWindow(from), LegKind::FixedWindow(to)) => {
-            let fixed = FixedWindow::new(from.limit, from.window).unwrap().on(clock);
-            directly(fixed, taken, |fixed| fixed.set_limit(to.limit, inherit))
+        (LegKind::FixedWindow { limit: from, window }, LegKind::FixedWindow { limit, .. }) => {
+            let fixed = FixedWindow::new(from, window).unwrap().on(clock);
+            directly(fixed, taken, |fixed| fixed.set_limit(limit, inherit))
         }
-        (LegKind::SlidingWindow(from), LegKind::SlidingWindow(to)) => {
-            let sliding = SlidingWindow::new(from.limit, from.window).unwrap().on(clock);
-            directly(sliding, taken, |sliding| sliding.set_limit(to.limit, inherit))
+        (
+            LegKind::SlidingWindow {
+                limit: from, window, ..
+            },
+            LegKind::SlidingWindow { limit, .. },
+        ) => {
+            let sliding = SlidingWindow::new(from, window).unwrap().on(clock);
+            directly(sliding, taken, |sliding| sliding.set_limit(limit, inherit))
         }
-        (LegKind::SlidingLog(from), LegKind::SlidingLog(to)) => {
-            let log = SlidingLog::new(from.limit, from.window).unwrap().on(clock);
-            directly(log, taken, |log| log.set_limit(to.limit, inherit))
+        (LegKind::SlidingLog { limit: from, window }, LegKind::SlidingLog { limit, .. }) => {
+            let log = SlidingLog::new(from, window).unwrap().on(clock);
+            directly(log, taken, |log| log.set_limit(limit, inherit))
         }
         other => panic!("{other:?}"),
     }
@@ -70,14 +86,12 @@ fn by_itself(from: &LegKind, to: &LegKind, taken: u64, inherit: Inherit, clock: 
 fn rows() -> Vec<(LegKind, LegKind)> {
     let leaky = |text, slack| {
         let quota = quota(text);
-        LegKind::from(LeakyBucketSpec { quota, slack })
+        LegKind::LeakyBucket { quota, slack }
     };
-    let warmup = |text| {
-        LegKind::from(WarmupSpec {
-            quota: quota(text),
-            period: secs(3_600),
-            cold_factor: 3,
-        })
+    let warmup = |text| LegKind::Warmup {
+        quota: quota(text),
+        period: secs(3_600),
+        cold_factor: 3,
     };
     let bucket = |text| LegKind::token_bucket(quota(text));
     let mut rows = vec![
@@ -113,7 +127,7 @@ fn a_version_grants_exactly_its_inherit_rule() {
             let clock = ManualClock::new();
             let leg = |rule: &LegKind| PolicySpec::new([LegSpec::new("leg", rule.clone()).inherit(inherit)]);
             let policy = leg(&from).build(&clock).unwrap();
-            let taken = match from.name() {
+            let taken = match &*from.name() {
                 // Warm-up admits whatever is asked of a cold one, and pays for it.
                 "warmup" => 10,
                 _ => policy.limiter().leg("leg").unwrap().available().unwrap() - 2,

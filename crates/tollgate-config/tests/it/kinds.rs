@@ -71,7 +71,7 @@ fn a_mistake_in_a_registered_kind_has_its_line_and_column() {
         (
             text("units = 6\nunit = 6"),
             5,
-            8,
+            1,
             "key `unit` is unknown here; allowed: units, currency",
         ),
         (text("currency = \"CHF\""), 1, 1, "key `units` is missing"),

@@ -7,10 +7,7 @@ use std::thread;
 use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Cost, Inherit, LimiterExt, ManualClock, Outcome, Quota, Reason};
-use tollgate_config::{
-    LeakyBucketSpec, LegKind, LegSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, Source, SourceError,
-    WarmupSpec, When,
-};
+use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, Source, SourceError, When};
 
 const TOKENS: Cost = Cost::new("tokens");
 
@@ -78,30 +75,26 @@ fn every_number_of_every_kind_can_change() {
             LegKind::token_bucket(quota("9/s burst 4")),
         ),
         (
-            LeakyBucketSpec {
+            LegKind::LeakyBucket {
                 quota: quota("1/s"),
                 slack: 1,
-            }
-            .into(),
-            LeakyBucketSpec {
+            },
+            LegKind::LeakyBucket {
                 quota: quota("9/s"),
                 slack: 8,
-            }
-            .into(),
+            },
         ),
         (
-            WarmupSpec {
+            LegKind::Warmup {
                 quota: quota("1/s"),
                 period: secs(9),
                 cold_factor: 3,
-            }
-            .into(),
-            WarmupSpec {
+            },
+            LegKind::Warmup {
                 quota: quota("9/s"),
                 period: secs(9),
                 cold_factor: 3,
-            }
-            .into(),
+            },
         ),
         (LegKind::fixed_window(1, secs(1)), LegKind::fixed_window(9, secs(5))),
         (LegKind::sliding_window(1, secs(5)), LegKind::sliding_window(9, secs(1))),

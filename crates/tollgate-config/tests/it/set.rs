@@ -10,7 +10,7 @@ use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Semaphore};
 use tollgate_config::{
     CustomKind, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
-    PolicySetSpec, PolicySpec, ReloadEvent, ReloadablePolicy, SpecError, WarmupSpec, When, parse,
+    PolicySetSpec, PolicySpec, ReloadEvent, ReloadablePolicy, SpecError, When, parse,
 };
 
 fn bucket(name: &str, quota: &str) -> LegSpec {
@@ -204,10 +204,10 @@ fn a_mistake_in_a_file_of_a_service_has_its_line_and_column() {
         (
             TENANTS.replace(
                 "limit = 1",
-                "limit = 1\nwhen = { leg = \"b\", metric = \"use\", above = 1 }",
+                "limit = 1\nwhen = { load_of = \"b\", metric = \"use\", above = 1 }",
             ),
             8,
-            16,
+            20,
             "`b` is no leg",
         ),
         (
@@ -741,7 +741,7 @@ fn an_idle_key_gives_way_also_after_versions() {
             LegSpec::new("log", LegKind::sliding_log(n as u64, Duration::from_secs(1))),
             semaphore("permits", n),
         ];
-        let warmup = WarmupSpec {
+        let warmup = LegKind::Warmup {
             quota: format!("{n}/s").parse().unwrap(),
             period: Duration::from_secs(1),
             cold_factor: 2,
@@ -890,7 +890,7 @@ fn sets() -> impl Strategy<Value = PolicySetSpec> {
 
 fn quota(leg: &LegSpec) -> tollgate::Quota {
     match &leg.kind {
-        LegKind::TokenBucket(bucket) => bucket.quota,
+        LegKind::TokenBucket { quota } => *quota,
         other => panic!("{other:?}"),
     }
 }

@@ -12,7 +12,7 @@ fn text(limit: usize) -> String {
 
 fn limit(spec: &PolicySpec) -> usize {
     match &spec.legs[0].kind {
-        LegKind::Semaphore(semaphore) => semaphore.limit,
+        LegKind::Semaphore { limit } => *limit,
         other => panic!("{other:?}"),
     }
 }

@@ -157,7 +157,12 @@ mod tests {
         use base64::Engine as _;
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         use tollgate::{Clock, LimiterExt, Semaphore};
-        use tollgate_config::{LegKind, PolicySetSpec, SemaphoreSpec, SpecError};
+        use tollgate_config::{LegKind, PolicySetSpec, SpecError};
+
+        #[derive(serde::Deserialize)]
+        struct Doubled {
+            limit: usize,
+        }
 
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let consul = Consul::options(format!("http://{}", listener.local_addr().unwrap()));
@@ -188,7 +193,7 @@ mod tests {
                 .starts_with("service.toml:3:8: key `kind`: `doubled` was given"),
             "{error}"
         );
-        let doubled = |spec: SemaphoreSpec, _: &Clock| Ok::<_, SpecError>(Semaphore::new(2 * spec.limit).boxed());
+        let doubled = |leg: Doubled, _: &Clock| Ok::<_, SpecError>(Semaphore::new(2 * leg.limit).boxed());
         let kinds = Kinds::new().with("doubled", doubled);
         let (spec, mut source) = consul
             .policy_with::<PolicySetSpec>("service.toml", &kinds)
