@@ -97,7 +97,7 @@ impl Version {
         for (used, (in_use, cost)) in used.iter_mut().zip(&self.counted) {
             let part = match cost {
                 Some(cost) => demand.per(*cost),
-                None => Some(demand.per_call()),
+                None => Some(*demand),
             };
             *used = part.map_or(0, |part| part.units());
             in_use.take(*used);
