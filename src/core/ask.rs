@@ -328,7 +328,7 @@ impl<'a> Demand<'a> {
         self.waiting?.place
     }
 
-    /// This demand as counted by a leg that counts calls.
+    /// This demand as calls, also inside a leg that counts a cost.
     #[must_use]
     pub fn per_call(mut self) -> Self {
         self.units = self.ask.count;
