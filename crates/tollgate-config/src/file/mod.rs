@@ -4,7 +4,7 @@ mod error;
 mod node;
 
 pub use error::ConfigError;
-pub(crate) use node::{Node, Reader, kinds, read_kind, with_kind};
+pub(crate) use node::{Node, Reader, read_kind, table_of, write_kind};
 
 use crate::kind::Kinds;
 use crate::spec::{PathPart, PolicySetSpec, PolicySpec, SpecError};

@@ -3,9 +3,10 @@
 use crate::spec::SpecError;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
-    VariantAccess, Visitor,
+    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer, MapAccess,
+    SeqAccess, Unexpected, VariantAccess, Visitor,
 };
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
@@ -287,19 +288,18 @@ impl<'de> VariantAccess<'de> for Reader<'_> {
     }
 }
 
-/// Reads a table with a kind, which may have keys of these names beside those of the kind.
-pub(crate) fn read_kind<'de, D: Deserializer<'de>, T>(
+/// Reads an enum from a table with a kind, which may have keys of these names beside those of the kind.
+pub(crate) fn read_kind<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
     common: &'static [&'static str],
-    read: impl FnOnce(Reader<'_>) -> Result<T, SpecError>,
 ) -> Result<T, D::Error> {
-    let node = &Node::deserialize(deserializer)?;
-    read(Reader::of_kind(node, common)).map_err(D::Error::custom)
+    let node = Node::deserialize(deserializer)?;
+    T::deserialize(Reader::of_kind(&node, common)).map_err(D::Error::custom)
 }
 
-/// The table of a variant that serde wrote as a table of one key, its name.
-pub(crate) fn with_kind(written: Value) -> Map<String, Value> {
-    let (kind, numbers) = match written {
+/// The table with a kind of an enum: serde writes it as a table of one key, its name.
+pub(crate) fn table_of(value: &impl Serialize) -> Result<Map<String, Value>, serde_json::Error> {
+    let (kind, numbers) = match serde_json::to_value(value)? {
         Value::Object(one) => one.into_iter().next().unwrap_or_default(),
         name => (name.as_str().unwrap_or_default().into(), Value::Null),
     };
@@ -309,25 +309,12 @@ pub(crate) fn with_kind(written: Value) -> Map<String, Value> {
     };
     table.retain(|_, number| !number.is_null());
     table.entry("kind").or_insert(kind.into());
-    table
+    Ok(table)
 }
 
-/// Writes enums, which serde derives under the name `Self`, as tables with a kind. Tables may have `common` keys beside the kind's own.
-macro_rules! kinds {
-    ($($name:ident, $common:expr;)*) => {$(
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::file::read_kind(deserializer, $common, |table| $name::deserialize(table))
-            }
-        }
-
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let written = $name::serialize(self, serde_json::value::Serializer);
-                let written = written.map_err(serde::ser::Error::custom)?;
-                serde::Serialize::serialize(&$crate::file::with_kind(written), serializer)
-            }
-        }
-    )*};
+/// Writes an enum as a table with a kind.
+pub(crate) fn write_kind<S: Serializer>(value: &impl Serialize, serializer: S) -> Result<S::Ok, S::Error> {
+    table_of(value)
+        .map_err(serde::ser::Error::custom)?
+        .serialize(serializer)
 }
-pub(crate) use kinds;

@@ -8,9 +8,9 @@ pub use custom::{CustomKind, Kinds};
 #[cfg(feature = "resilience")]
 pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
-use crate::file::{kinds, with_kind};
+use crate::file::table_of;
 use crate::live::{AnyUnit, Change, unit};
-use crate::spec::{LegSpec, PartitionsSpec, SpecError, limit};
+use crate::spec::{PartitionsSpec, SpecError, limit};
 use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -51,7 +51,7 @@ impl Around {
 
 /// A kind of leg and its numbers: a built-in one, or one of the program's own that [`Kinds`] knows.
 ///
-/// In a file it is the key `kind`, beside the keys of its numbers.
+/// In a leg it is the key `kind`, beside the keys of its numbers. As a value of its own, serde writes it as any enum.
 ///
 /// ```
 /// # use tollgate_config::LegKind;
@@ -61,12 +61,8 @@ impl Around {
 /// assert_ne!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "LegKind", tag = "kind")
-)]
-#[serde(remote = "Self", rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum LegKind {
     /// A [`TokenBucket`].
@@ -190,10 +186,6 @@ pub enum LegKind {
     /// A kind of the program's own.
     #[cfg_attr(feature = "schema", schemars(untagged))]
     Custom(CustomKind),
-}
-
-kinds! {
-    LegKind, LegSpec::KEYS;
 }
 
 /// A rate, and how it is changed.
@@ -335,12 +327,13 @@ impl LegKind {
     }
 
     fn table(&self) -> Map<String, Value> {
-        with_kind(Self::serialize(self, serde_json::value::Serializer).unwrap_or_default())
+        table_of(self).unwrap_or_default()
     }
 
     /// The name of the kind, as in a file.
     pub fn name(&self) -> String {
-        self.table()["kind"].as_str().unwrap_or_default().into()
+        let kind = self.table().remove("kind");
+        kind.as_ref().and_then(Value::as_str).unwrap_or_default().into()
     }
 
     /// The fault of a kind that there is not, beside `others` of the program's own.

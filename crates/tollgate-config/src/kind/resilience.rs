@@ -1,10 +1,10 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
 use super::{Around, fixed};
-use crate::file::kinds;
+use crate::file::{read_kind, write_kind};
 use crate::live::AnyUnit;
 use crate::spec::SpecError;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Quota, Semaphore, TokenBucket};
@@ -152,6 +152,11 @@ fn adaptive_fault(error: AdaptiveError) -> SpecError {
 #[serde(default)]
 pub struct AdaptiveSpec {
     /// The law that sets the limit, with its numbers; without it `gradient2`, and `cubic` of a rate.
+    #[serde(
+        deserialize_with = "LawSpec::read",
+        serialize_with = "write_kind",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub law: Option<LawSpec>,
     /// The rate at the start, if a rate adapts. Its period and its burst stay.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
@@ -242,12 +247,8 @@ impl AdaptiveSpec {
 /// A law of an adaptive limit, and its numbers. A number that is not given is the law's own. In a file it is a table whose key `kind`
 /// names the law.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "LawSpec", tag = "kind")
-)]
-#[serde(remote = "Self", rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum LawSpec {
     /// [`Aimd`].
@@ -300,11 +301,11 @@ pub enum LawSpec {
     },
 }
 
-kinds! {
-    LawSpec, &["kind"];
-}
-
 impl LawSpec {
+    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
+        read_kind(deserializer, &["kind"]).map(Some)
+    }
+
     fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {
         macro_rules! law {
             ($law:ident; $($set:tt)*) => {{

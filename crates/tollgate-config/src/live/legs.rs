@@ -31,7 +31,7 @@ pub struct ReloadableLegs {
     current: ArcSwap<Version>,
     /// The number of the current list.
     number: AtomicU64,
-    /// Lists that are in force no more: those that permits are out of, until a later version.
+    /// Lists that are in force no more, while permits of them are out.
     retired: Mutex<BTreeMap<u64, Arc<Version>>>,
     /// The list in whose queues of waiters a place stands, by the number of the place.
     places: Mutex<BTreeMap<u64, Arc<Version>>>,
@@ -188,10 +188,10 @@ impl ReloadableLegs {
         // (N) Sequentially consistent: either an admission sees this number, or `forget_unused` sees the admission.
         self.number.fetch_max(next.number, Ordering::SeqCst);
         self.forget_unused();
+        self.set_error(None);
         put_numbers_in_force(&next.live, || self.live());
         // All waiters are judged anew, by the new list.
         self.watchers.changed();
-        self.set_error(None);
         Ok(Changes::between(next.number, &*before.spec, &**spec))
     }
 
@@ -211,13 +211,16 @@ impl ReloadableLegs {
 
     /// An admission or a permit of `version` ends.
     fn exit(&self, version: &Version) {
-        version.out.fetch_sub(1, Ordering::SeqCst);
+        let last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
         // Pairs with (N): waiters depend on the loads of the list in force.
         if self.number.load(Ordering::SeqCst) == version.number {
             version.loads.iter().for_each(|load| load.changed());
-        } else {
-            self.current.load_full().loads.iter().for_each(|load| load.changed());
+            return;
         }
+        if last {
+            self.forget_unused();
+        }
+        self.current.load_full().loads.iter().for_each(|load| load.changed());
     }
 
     /// The list of a ticket.

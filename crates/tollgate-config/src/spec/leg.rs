@@ -1,6 +1,7 @@
 //! One leg as data: its kind, and when and how it applies.
 
 use super::text;
+use crate::file::{read_kind, write_kind};
 use crate::kind::LegKind;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub struct LegSpec {
     /// Its name, unique in its policy. The leg of the same name, kind and cost in the next version is the same leg.
     pub name: String,
     /// Its kind and its numbers.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "LegSpec::kind", serialize_with = "write_kind")]
     pub kind: LegKind,
     /// The name of the cost that it counts; without it, calls.
     #[serde(default, deserialize_with = "LegSpec::cost", skip_serializing_if = "Option::is_none")]
@@ -50,8 +51,12 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl LegSpec {
-    /// Its keys beside those of its kind.
-    pub(crate) const KEYS: &[&str] = &["name", "kind", "per", "inherit", "shadow", "at_once", "when"];
+    fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LegKind, D::Error> {
+        read_kind(
+            deserializer,
+            &["name", "kind", "per", "inherit", "shadow", "at_once", "when"],
+        )
+    }
 
     fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
         let cost = Option::<String>::deserialize(deserializer)?;

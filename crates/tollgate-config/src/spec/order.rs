@@ -1,6 +1,6 @@
 //! The order of a queue, in a file: a table with a kind.
 
-use crate::file::kinds;
+use crate::file::{read_kind, write_kind};
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tollgate::Order;
@@ -12,7 +12,7 @@ use tollgate::Order;
     derive(schemars::JsonSchema),
     schemars(rename = "Order", tag = "kind")
 )]
-#[serde(remote = "Self", rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum OrderSpec {
     Fifo,
     Lifo,
@@ -24,10 +24,6 @@ pub(crate) enum OrderSpec {
     Shares {
         weights: Vec<Within<{ u32::MAX }>>,
     },
-}
-
-kinds! {
-    OrderSpec, &["kind"];
 }
 
 /// A number from one on.
@@ -62,11 +58,11 @@ pub(crate) fn serialize<S: Serializer>(order: &Order, serializer: S) -> Result<S
         },
         _ => OrderSpec::Fifo,
     };
-    Serialize::serialize(&spec, serializer)
+    write_kind(&spec, serializer)
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Order, D::Error> {
-    Ok(match <OrderSpec as Deserialize>::deserialize(deserializer)? {
+    Ok(match read_kind(deserializer, &["kind"])? {
         OrderSpec::Fifo => Order::Fifo,
         OrderSpec::Lifo => Order::Lifo,
         OrderSpec::Priority { classes, patience } => Order::Priority {
