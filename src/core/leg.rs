@@ -211,7 +211,7 @@ fn unpriced(cost: Cost) -> Refusal {
 fn until_end(refusal: Refusal, trigger: &Trigger, demand: &Demand<'_>) -> Refusal {
     let ends = trigger.ends(demand);
     let bounded = match (refusal.wait(), ends) {
-        // Larger than the limit, as long as the limit applies: somewhen it does not.
+        // Larger than the limit, which admits it once the condition has ended.
         (Wait::Never, _) if refusal.reason() != Reason::Oversized => return refusal,
         (Wait::Never, None) => Wait::EVENT,
         (wait, None) => wait,

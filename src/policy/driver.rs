@@ -1,6 +1,6 @@
 //! What drives the queue of a policy: it asks the legs for the head, and hands each ticket to its owner.
 //!
-//! Any join, leave, timer, grant and change drives, on its own thread; a flag lets one thread drive at a time. An owner only looks for
+//! The join or leave of a head, a timer, a grant and a change drive, each on its own thread; a flag lets one thread drive at a time. An owner only looks for
 //! the end of its wait. So a future that is not polled stops no other. No lock is held while a leg or a waker runs.
 
 use super::QUEUE;

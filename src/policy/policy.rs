@@ -1,4 +1,4 @@
-//! The policy: any limiter with a clock and a bounded FIFO queue in front of it.
+//! The policy: any limiter with a clock and a queue of waiters in front of it.
 
 use super::QUEUE;
 use super::builder::{Misfit, PolicyBuilder};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Admits all-or-nothing, and lets callers wait in one FIFO queue. A handle: clones share the queue.
+/// Admits all-or-nothing, and lets callers wait in one queue. A handle: clones share the queue.
 ///
 /// # Fairness
 /// First come, first served: a waiter is admitted before any newcomer, however small the request. A
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// [`WaitQueue`](crate::sync::WaitQueue). Nothing is held while waiting, except places in such queues by the rule that stands there.
 ///
 /// # Who drives the queue
-/// Any poll, release, cancel or change does, and a timer: inside a tokio runtime that of the runtime, elsewhere one thread that all
+/// The thread that joins as the head, that removes the head, or that gives something back or changes something does, and a timer: inside a tokio runtime that of the runtime, elsewhere one thread that all
 /// policies share, under a [`ManualClock`](crate::ManualClock) the clock. A future that is not polled stops no other.
 /// **Starvation**: a tokio runtime that is neither run nor dropped wakes no timer. A policy whose waiters all came from one such runtime
 /// keeps its places at shared legs until the runtime runs again.
@@ -154,17 +154,17 @@ impl<L: Limiter + 'static> Policy<L> {
         self.0.max_wait.store(ticks, Ordering::Relaxed);
     }
 
-    /// Changes the number of waiters at most. More of them wait on where there are more.
+    /// Changes the most waiters. Waiters beyond a lowered bound stay.
     pub fn set_max_queue(&self, max_queue: usize) {
         self.0.max_queue.store(max_queue, Ordering::Relaxed);
     }
 
-    /// Admits when the turn comes.
+    /// Waits in the queue, and admits.
     ///
     /// # Errors
     /// - `QueueFull`: the queue is full, or this waiter was evicted for [a newer one](PolicyBuilder::eviction).
     /// - `TimedOut`: the wait would end after the policy's `max_wait`; at once if that is known.
-    /// - `Oversized`, `Unpriced`, `Closed`: no wait can help.
+    /// - `Oversized`, `Unpriced`, `Unkeyed`, `Misconfigured`, `Closed`: no wait can help.
     /// - The refusal of a leg that is [not waited for](crate::LimiterExt::at_once), such as `CircuitOpen`, at once.
     ///
     /// The refusal names the leg that binds.
@@ -173,8 +173,8 @@ impl<L: Limiter + 'static> Policy<L> {
     /// If a leg panics when it is asked for this request.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue. No permit and no token is lost. A future that is never polled again
-    /// keeps its ticket until it is dropped.
+    /// Dropping the future leaves the queue. A permit that it was admitted with comes back, and tokens come back as those of a
+    /// [cancel](crate::Permit::cancel). **Starvation**: a future that was admitted and is not polled again holds its permits until it is dropped.
     #[inline]
     pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal>> {
         Admit::new(self, ask.into(), None)

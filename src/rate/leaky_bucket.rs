@@ -75,7 +75,8 @@ impl Rate<Bucket<true>> {
         Ok(Self::full(self.quota().even(slack)?, &self.clock))
     }
 
-    /// Changes the rate and the slack at once; `inherit` says what becomes of the units that could start now. A debt stays.
+    /// Changes the rate and the slack at once; `inherit` says what becomes of the units that could start now. `AsIs`
+    /// and `Proportional` keep a debt; `Reset` and an unlimited quota clear it.
     ///
     /// # Errors
     /// [`QuotaError::Burst`] as for [`slack`](Self::slack). Nothing is changed then.

@@ -85,11 +85,13 @@ impl<M: Meter> Rate<M> {
     }
 
     /// Takes `n` now, whether they are there or not. The rest is a debt, which is paid before anything else is admitted.
+    ///
+    /// **Over-admission**: a bucket charges no debt beyond two bursts or half an hour's refill, whichever is more.
     pub fn force_acquire(&self, n: u64) {
         self.meter.force(n, &self.clock);
     }
 
-    /// How many could be taken now. A snapshot.
+    /// The units that are there, also while the head of a policy waits for them. A snapshot.
     pub fn available(&self) -> u64 {
         let now = self.clock.now();
         let mut free = self.meter.standing(now).free;

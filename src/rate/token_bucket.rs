@@ -45,12 +45,13 @@ use crate::time::Clock;
 /// # Giving back
 /// An admission that is cancelled gives back
 /// - all its `n` tokens, if it is the newest that still stands, however long ago it was made;
-/// - all `n`, as long as the room that the bucket had after the admission covers what was refilled and given back since;
+/// - all `n`, as long as the room that the bucket had before the admission covers what was refilled and given back since;
 /// - otherwise at least `n` less what was refilled since.
 ///
-/// So the level is never above that of a bucket without the admission. Example: burst 10 at 1/s, take 1, take 5, and give
-/// the 1 back after 2 s: nothing comes back, since a bucket without the first take would be as full. At a rate of zero every
-/// admission gives back all, in any order.
+/// So the level is never above that of a bucket without the admission. Example: burst 10 at 1/s, take 1, wait 2 s, take 5, and
+/// cancel the 1: nothing comes back, since the bucket was full before the second take. A cancel may give back too little: had the 5
+/// been taken at once, nothing of the 1 would come back after 2 s either. At a rate of zero every admission gives back all, in any
+/// order. The newest loses its rule when the burst grows, or when a settlement raises it.
 ///
 /// [`settle`](crate::Permit::settle) follows the same rule where the actual cost is less. Where it is more, the bucket takes
 /// the rest at once, and may go into debt: at most two bursts or half an hour's refill, whichever is more. The part beyond that
@@ -90,7 +91,8 @@ impl Rate<Bucket<false>> {
         Self::full(quota, &Clock::real())
     }
 
-    /// Changes the quota at once; `inherit` says what becomes of the tokens that are there. A debt stays.
+    /// Changes the quota at once; `inherit` says what becomes of the tokens that are there. `AsIs` and
+    /// `Proportional` keep a debt; `Reset` and an unlimited quota clear it.
     ///
     /// An unlimited quota counts nothing: after it the bucket is full by every rule. From one quota by interval to
     /// another, the intervals go on from the end of the latest.

@@ -15,7 +15,7 @@
 //! A head joins a queue only while it is ready in all queues that it has joined so far. It then keeps its older places if the new
 //! wait is no longer than the one that those had cost, or after it has left places four times. Otherwise it leaves them, so that
 //! others may take what it cannot use yet. A place that is kept while the head waits for a hand-over is given up after 100 ms at
-//! least, and after twice the age of the head: what is to be handed over may depend on the place.
+//! least, and after twice the time since its age was drawn: what is to be handed over may depend on the place. That is not one of the four.
 //!
 //! # Fairness
 //!
@@ -675,8 +675,8 @@ impl Place {
         self.head.lock().here
     }
 
-    /// It is ready where it has joined, but another leg asks for `wait`, and it is about to join that. Is it to leave its places? Not
-    /// if the wait is no longer than the one for the places was, nor too often.
+    /// The head is ready in all places, and is about to join a leg that refuses it for `wait`. True when it is to leave its places: the
+    /// wait is longer than the longest wait for one of them, and it has not left places [`MOST_MOVES`] times.
     pub(crate) fn moves_on(&self, wait: Wait, now: Instant, clock: &Clock) -> bool {
         let mut head = self.head.lock();
         if self.age().is_none() {

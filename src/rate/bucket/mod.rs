@@ -11,7 +11,7 @@
 //! # Refunds
 //! A refund lowers `P`, under the writer's lock. All of a ticket comes back if it is the newest take that still stands.
 //! Otherwise let `d` be what a bucket without the ticket would hold more. `d` begins with what the ticket took, and shrinks
-//! only where that bucket overflows: by no more than what was refilled since, and not at all while the room after the
+//! only where that bucket overflows: by no more than what was refilled since, and not at all while the room before the
 //! take covers what was refilled and given back since. Both are lower bounds, and a refund gives back the larger.
 //!
 //! The word is read before the clock, and the exchange fails if the word has moved meanwhile: a taker may have found the
@@ -37,7 +37,7 @@ const JUMP: u64 = 1 << 56;
 /// Set in the tokens of a ticket that was settled upwards: it is never the newest, since a part of it lies below later takes.
 const RAISED: u64 = 1 << 63;
 
-/// The memory of an admission: the tokens, where it lies among all that was taken, and the axis when it was taken.
+/// The memory of an admission: its tokens, the cumulative position after it, and the axis when it was taken.
 ///
 /// ```
 /// # use tollgate::{BucketTicket, Ticket};
@@ -49,19 +49,19 @@ pub struct BucketTicket {
     /// The tokens that are charged, and [`RAISED`].
     tokens: u64,
     /// The position after the take, plus all that had been given back before it.
-    gross: u64,
+    cumulative: u64,
     axis: u64,
 }
 
 impl Ticket for BucketTicket {
     const WORDS: usize = 3;
     fn write(&self, words: &mut [u64]) {
-        words[..3].copy_from_slice(&[self.tokens, self.gross, self.axis]);
+        words[..3].copy_from_slice(&[self.tokens, self.cumulative, self.axis]);
     }
     fn read(words: &[u64]) -> Self {
         Self {
             tokens: words[0],
-            gross: words[1],
+            cumulative: words[1],
             axis: words[2],
         }
     }
@@ -178,7 +178,7 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
             .compare_exchange_weak(word, after, Ordering::AcqRel, Ordering::Relaxed);
         taken.is_ok().then(|| BucketTicket {
             tokens: n,
-            gross: after.wrapping_add(refunded),
+            cumulative: after.wrapping_add(refunded),
             axis: at,
         })
     }
@@ -308,10 +308,10 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
         loop {
             // Acquire: the clock is read after the readings of all takers that this word includes. Pairs with `take_once`.
             let word = self.word.load(Ordering::Acquire);
-            let is_newest = may_be_newest && word.wrapping_add(refunded) == ticket.gross;
+            let is_newest = may_be_newest && word.wrapping_add(refunded) == ticket.cumulative;
             let back = match is_newest {
                 true => units,
-                false => self.surely_missing(&writer, axis.at_any(clock.now()), &axis, ticket, units),
+                false => self.refund_bound(&writer, axis.at_any(clock.now()), &axis, ticket, units),
             };
             let lowered = word.wrapping_sub(back);
             // Acquire: as above, for the next. Release: a taker from the lowered position sees all refunds before it.
@@ -324,10 +324,10 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
             }
             if is_newest {
                 // As if it had taken less from the start: no trace.
-                ticket.gross = ticket.gross.wrapping_sub(back);
+                ticket.cumulative = ticket.cumulative.wrapping_sub(back);
             } else {
                 // The rest counts, from here on, as if it had never taken more. What did not come back was no room either.
-                ticket.gross = ticket.gross.wrapping_sub(units - back);
+                ticket.cumulative = ticket.cumulative.wrapping_sub(units - back);
                 // Release: a reader of this count also sees the lowered word. Pairs with `take_once`.
                 self.refunded.store(refunded.wrapping_add(back), Ordering::Release);
             }
@@ -336,7 +336,7 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
     }
 
     /// How many of `units` a bucket without `ticket` would surely hold more when the axis is at `now`.
-    fn surely_missing(&self, writer: &Writer, now: u64, axis: &Axis, ticket: &BucketTicket, units: u64) -> u64 {
+    fn refund_bound(&self, writer: &Writer, now: u64, axis: &Axis, ticket: &BucketTicket, units: u64) -> u64 {
         if !writer.is_alive(ticket) {
             return 0;
         }
@@ -344,7 +344,7 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
         // Relaxed: written under the lock that is held.
         let refunded = self.refunded.load(Ordering::Relaxed);
         let full = now.wrapping_sub(axis.burst);
-        let room = ticket.gross.wrapping_sub(refunded).wrapping_sub(full) as i64;
+        let room = ticket.cumulative.wrapping_sub(refunded).wrapping_sub(full) as i64;
         units.saturating_sub(refilled).max(room.max(0) as u64).min(units)
     }
 
@@ -391,18 +391,18 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
         // Relaxed: written under the lock that is held.
         let refunded = self.refunded.load(Ordering::Relaxed);
         let (units, full) = (axis.units(ticket.tokens()), charge.now.wrapping_sub(axis.burst));
-        // Both bounds of `surely_missing` go on, each by itself: what one of them has lost, it has lost for good.
+        // Both bounds of `refund_bound` go on, each by itself: what one of them has lost, it has lost for good.
         let (refilled, room) = match writer.is_alive(ticket) {
             true => (
                 charge.now.wrapping_sub(ticket.axis).min(units),
-                (ticket.gross.wrapping_sub(refunded).wrapping_sub(full) as i64).max(0) as u64,
+                (ticket.cumulative.wrapping_sub(refunded).wrapping_sub(full) as i64).max(0) as u64,
             ),
             false => (units, 0),
         };
         let room = charge.after.wrapping_sub(full).min(room.saturating_add(charge.units));
         *ticket = BucketTicket {
             tokens: tokens | RAISED,
-            gross: full.wrapping_add(room).wrapping_add(refunded),
+            cumulative: full.wrapping_add(room).wrapping_add(refunded),
             axis: charge.now.wrapping_sub(refilled),
         };
     }
