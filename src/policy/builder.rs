@@ -164,8 +164,8 @@ impl<L> PolicyBuilder<L> {
     }
 
     /// What happens to a newcomer when the queue is full. Unless set, it is refused. With
-    /// [`Oldest`](Eviction::Oldest) the oldest waiters are refused with `QueueFull`, as many as it takes; none for a
-    /// newcomer that could not wait even alone.
+    /// [`Oldest`](Eviction::Oldest) one waiter is refused with `QueueFull` for each newcomer; none for a newcomer that could not
+    /// wait even alone.
     pub fn eviction(mut self, eviction: Eviction) -> Self {
         self.eviction = eviction;
         self
