@@ -115,9 +115,11 @@ impl fmt::Debug for Kinds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CustomKind {
-    kind: String,
+    /// The name of the kind.
+    pub kind: String,
+    /// Its numbers.
     #[serde(flatten)]
-    numbers: Map<String, Value>,
+    pub numbers: Map<String, Value>,
 }
 
 impl CustomKind {
@@ -132,16 +134,6 @@ impl CustomKind {
             Ok(_) => Err(SpecError::new("kind", "its numbers are no table")),
             Err(error) => Err(SpecError::new("kind", error.to_string())),
         }
-    }
-
-    /// The name of the kind.
-    pub fn name(&self) -> &str {
-        &self.kind
-    }
-
-    /// Its numbers.
-    pub fn numbers(&self) -> &Map<String, Value> {
-        &self.numbers
     }
 
     pub(super) fn build(&self, around: &Around) -> Result<BoxLimiter, SpecError> {

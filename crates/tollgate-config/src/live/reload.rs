@@ -61,7 +61,8 @@ pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<Re
 ///
 /// Numbers that cannot be changed in place: the `window` and `segments` of a window, the `period` and `cold_factor` of a warm-up, `period` and `time_zone` of
 /// a calendar window, `of` and `class` of a partition, all numbers of breakers, of adaptive limits and of kinds of your own. A condition
-/// keeps its knowledge of the load. For microseconds, a new number may stand beside the list of the version before.
+/// that a version keeps goes on; one whose marks move goes on from the known load. For microseconds, a new number may stand beside the
+/// list of the version before.
 pub trait Reload {
     /// Puts another version in force.
     ///

@@ -4,8 +4,9 @@ use serde::de::{Error, Expected, Unexpected};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault. An error of serde: a reader
-/// of a format of your own may give it. `{:#}` writes it as JSON.
+/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault.
+///
+/// `{}` writes both in one line, and `{:#}` as JSON. The error implements the trait of serde's errors.
 ///
 /// ```
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
