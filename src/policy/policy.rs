@@ -30,11 +30,12 @@ use std::time::Duration;
 /// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Other orders](PolicyBuilder::order)
 /// are an option: newest first, by priority with ageing, in turn, by shares.) At a semaphore that others use directly, the head of the
 /// policy's queue is one more waiter. Policies that share a leg take it in the order of the ages of their heads: see
-/// [`WaitQueue`](crate::sync::WaitQueue). Nothing is held while waiting, except places in such queues by the rule that stands there.
+/// [`sync`](crate::sync). Nothing is held while waiting, except places in queues by the rule that stands there.
 ///
 /// # Who drives the queue
-/// The thread that joins as the head, that removes the head, or that gives something back or changes something does, and a timer: inside a tokio runtime that of the runtime, elsewhere one thread that all
-/// policies share, under a [`ManualClock`](crate::ManualClock) the clock. A future that is not polled stops no other.
+/// The thread that joins as the head does, that removes the head, that gives something back or changes something, and a timer: inside
+/// a tokio runtime that of the runtime, elsewhere one thread that all policies share, under a [`ManualClock`](crate::ManualClock) the
+/// clock. A future that is not polled stops no other.
 /// **Starvation**: a tokio runtime that is neither run nor dropped wakes no timer. A policy whose waiters all came from one such runtime
 /// keeps its places at shared legs until the runtime runs again.
 ///
@@ -175,7 +176,6 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// Dropping the future leaves the queue. A permit that it was admitted with comes back, and tokens come back as those of a
     /// [cancel](crate::Permit::cancel). **Starvation**: a future that was admitted and is not polled again holds its permits until it is dropped.
-    #[inline]
     pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal>> {
         Admit::new(self, ask.into(), None)
     }
@@ -187,7 +187,6 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
-    #[inline]
     pub fn admit_timeout(
         &self,
         ask: impl Into<Ask>,
@@ -325,7 +324,6 @@ impl<L: Limiter + 'static> fmt::Debug for Policy<L> {
 impl<L: Limiter + 'static> Limiter for Policy<L> {
     type Ticket = L::Ticket;
 
-    #[inline(always)]
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
         if self.0.is_open_and_empty() || self.is_passed_by(demand) {
             return self.0.limiter.try_reserve(demand);
@@ -390,7 +388,6 @@ enum Stage {
 }
 
 impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone> Admit<L, H> {
-    #[inline(always)]
     fn new(policy: H, ask: Ask, patience: Option<Duration>) -> Self {
         Self {
             policy,
@@ -402,7 +399,6 @@ impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone> Adm
     }
 
     #[cold]
-    #[inline(never)]
     fn wait(&mut self, waker: &Waker) -> Poll<Result<Permit<H>, Refusal>> {
         let core = &self.policy.borrow().0;
         let newest_first = core.newest_first() && core.waiting() > 0;
@@ -444,7 +440,6 @@ impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone> Adm
 impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone + Unpin> Future for Admit<L, H> {
     type Output = Result<Permit<H>, Refusal>;
 
-    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let core = &this.policy.borrow().0;
