@@ -144,11 +144,6 @@ impl FairBudget {
             queue: Arc::new(WaitQueue::new(LEG)),
         }
     }
-
-    /// The rate that is shared, and the burst of each share.
-    pub fn quota(&self) -> Quota {
-        self.0.quota
-    }
 }
 
 impl fmt::Debug for FairBudget {
@@ -209,11 +204,9 @@ pub struct FairTicket {
 
 impl Ticket for FairTicket {
     const WORDS: usize = 3;
-    #[inline]
     fn write(&self, words: &mut [u64]) {
         words[..3].copy_from_slice(&[self.tokens, self.mark as u64, (self.mark >> 64) as u64]);
     }
-    #[inline]
     fn read(words: &[u64]) -> Self {
         Self {
             tokens: words[0],

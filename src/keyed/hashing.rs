@@ -31,7 +31,6 @@ impl Hashing {
         Self::Sip(RandomState::new())
     }
 
-    #[inline(always)]
     pub(super) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         match self {
             Self::Fold { seed, shared } => {

@@ -87,7 +87,6 @@ struct MapEntry<L> {
 }
 
 impl<L> MapEntry<L> {
-    #[inline]
     fn hand_out(&mut self) -> Arc<L> {
         self.touched = true;
         Arc::clone(&self.limiter)
@@ -193,11 +192,6 @@ impl<K, L> Keyed<K, L> {
         self.len() == 0
     }
 
-    /// The most keys that there can be.
-    pub fn max_entries(&self) -> usize {
-        self.max_entries
-    }
-
     /// The most bytes of the map, without the heap memory of keys and limiters themselves: as asked of the allocator,
     /// while it grows as well.
     pub fn max_bytes(&self) -> usize {
@@ -215,7 +209,6 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     ///
     /// # Errors
     /// [`KeysFull`] when there is no room and no overflow.
-    #[inline]
     pub fn get<Q>(&self, key: &Q) -> Result<Arc<L>, KeysFull>
     where
         K: Borrow<Q>,

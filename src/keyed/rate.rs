@@ -100,11 +100,6 @@ impl<K> KeyedRate<K> {
         }
     }
 
-    /// The quota of each key.
-    pub fn quota(&self) -> Quota {
-        self.quota
-    }
-
     /// How many keys there are. A snapshot.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().positions.len()).sum()
@@ -114,16 +109,10 @@ impl<K> KeyedRate<K> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The most keys that there can be.
-    pub fn max_entries(&self) -> usize {
-        self.max_entries
-    }
 }
 
 impl<K> Rates<K> {
     /// Where the axis is at `now`.
-    #[inline(always)]
     fn axis_at(&mut self, now: Instant) -> u64 {
         match self.axis.at(now) {
             Some(at) => at,
@@ -151,7 +140,7 @@ impl<K> Rates<K> {
 }
 
 /// The position after a take of `n` tokens at `position`, or the one that the axis has to reach for them.
-#[inline(always)]
+#[inline] // row: keyed rate
 fn take(axis: &Axis, position: u64, n: u64, at: u64) -> Result<u64, u64> {
     let (level, need) = (axis.level(position, at), axis.units(n));
     let after = at.wrapping_sub(level as u64).wrapping_add(need);
@@ -169,7 +158,6 @@ impl<K: Hash + Eq> KeyedRate<K> {
     /// # Errors
     /// `RateExceeded`, with a true `retry_after`; `Oversized` if `n` exceeds the burst; `Saturated`, by the leg
     /// `keyed`, if the key is new and there is no room.
-    #[inline]
     pub fn try_acquire<Q>(&self, key: &Q, n: u64) -> Result<(), Refusal>
     where
         K: Borrow<Q>,

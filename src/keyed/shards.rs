@@ -48,7 +48,6 @@ impl<T> Shards<T> {
     }
 
     /// The shard of a key, and the hash by which it is found there.
-    #[inline]
     pub(super) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (&Shard<T>, KeyHash) {
         let hash = self.hashing.hash(key);
         // The number of shards is a power of two: the upper bits say which, the lower ones where in it.

@@ -74,19 +74,16 @@ impl<K, V> Table<K, V> {
     }
 
     /// The cell at which a hash starts.
-    #[inline(always)]
     fn start(&self, hash: KeyHash) -> usize {
         ((u64::from(hash.get()) * self.cells.len() as u64) >> 32) as usize
     }
 
-    #[inline(always)]
     fn after(&self, cell: usize) -> usize {
         if cell + 1 < self.cells.len() { cell + 1 } else { 0 }
     }
 
     /// The first of the cells from `start` on that has this hash. Checks all of them, without a branch that the
     /// processor would have to guess: most keys are here.
-    #[inline(always)]
     fn near(&self, start: usize, hash: KeyHash) -> Option<usize> {
         let cells = self.cells.get(start..start + NEAR)?;
         let mut found = 0u32;
@@ -97,7 +94,6 @@ impl<K, V> Table<K, V> {
         (found != 0).then(|| start + found.trailing_zeros() as usize)
     }
 
-    #[inline(always)]
     fn position(&self, hash: KeyHash, is: impl Fn(&Cell<K, V>) -> bool) -> Option<usize> {
         let start = self.start(hash);
         match self.near(start, hash) {
@@ -123,7 +119,6 @@ impl<K, V> Table<K, V> {
     }
 
     /// The value of the key that `is` recognises.
-    #[inline(always)]
     pub(super) fn find(&mut self, hash: KeyHash, is: impl Fn(&K) -> bool) -> Option<&mut V> {
         let position = self.position(hash, |entry| is(&entry.key))?;
         self.cells[position].as_mut().map(|entry| &mut entry.value)
@@ -159,7 +154,6 @@ impl<K, V> Table<K, V> {
     }
 
     /// The distance from one cell on to another.
-    #[inline]
     fn way(&self, from: usize, to: usize) -> usize {
         if from <= to {
             to - from

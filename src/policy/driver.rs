@@ -126,7 +126,6 @@ impl<L: Limiter + 'static> Core<L> {
     }
 
     /// True when a newcomer may be admitted on the spot, as of now.
-    #[inline(always)]
     pub(super) fn is_idle(&self) -> bool {
         // Relaxed: nothing is published by it. A newcomer beside one that is just joining may go first.
         self.state.load(Ordering::Relaxed) == 0
@@ -293,7 +292,11 @@ impl<L: Limiter + 'static> Core<L> {
             let mut looked = self.limiter.look(&demand);
             // It joins another queue only when it is ready in all that it has joined.
             if let Err(refusal) = looked {
-                if is_coming(refusal.wait(), now) && !refusal.is_at_once() && self.place.waits().is_none() {
+                let may_come = match refusal.wait() {
+                    Wait::Until { at, .. } => at > now,
+                    wait => wait != Wait::Never,
+                };
+                if may_come && !refusal.is_at_once() && self.place.waits().is_none() {
                     let moves = self.place.moves_on(refusal.wait(), now, &self.clock);
                     looked = self.limiter.look(&Demand::waiting(ask, &reading, &joining));
                     if moves {
@@ -370,7 +373,6 @@ impl<L: Limiter + 'static> Core<L> {
 
     /// The refusal of a newcomer that does not wait, while there are waiters or the policy is closed.
     #[cold]
-    #[inline(never)]
     pub(super) fn refuse_behind(&self, ask: &Ask) -> Refusal {
         if self.is_closed() {
             return closed();
@@ -587,15 +589,6 @@ impl<L: Limiter + 'static> Core<L> {
         (waiters.iter()).for_each(|&(key, ..)| self.end(key, End::Refused(closed())));
         self.drive();
         waiters.len()
-    }
-}
-
-/// True for a wait that may still end: at an instant to come, or by an event.
-fn is_coming(wait: Wait, now: Instant) -> bool {
-    match wait {
-        Wait::Until { at, .. } => at > now,
-        Wait::Event { .. } => true,
-        Wait::Never => false,
     }
 }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 /// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Other orders](PolicyBuilder::order)
 /// are an option: newest first, by priority with ageing, in turn, by shares.) At a semaphore that others use directly, the head of the
 /// policy's queue is one more waiter. Policies that share a leg take it in the order of the ages of their heads: see
-/// [`WaitQueue`](crate::sync::WaitQueue). Nothing is held while waiting, except places in such queues by the rule that stands there.
+/// [`sync`](crate::sync). Nothing is held while waiting, except places in queues by the rule that stands there.
 ///
 /// # Who drives the queue
 /// Any poll, release, cancel or change does, and a timer: inside a tokio runtime that of the runtime, elsewhere one thread that all
@@ -169,7 +169,6 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue. No permit and no token is lost. A future that is never polled again
     /// keeps its ticket until it is dropped.
-    #[inline]
     pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal>> {
         Admit::new(self, ask.into(), None)
     }
@@ -181,7 +180,6 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
-    #[inline]
     pub fn admit_timeout(
         &self,
         ask: impl Into<Ask>,
@@ -319,7 +317,6 @@ impl<L: Limiter + 'static> fmt::Debug for Policy<L> {
 impl<L: Limiter + 'static> Limiter for Policy<L> {
     type Ticket = L::Ticket;
 
-    #[inline(always)]
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
         // The head of a policy around this one has places at the legs, which put it in order with the head of this one.
         if self.0.is_open_and_empty() || demand.place().is_some() {
@@ -377,7 +374,6 @@ enum Stage {
 }
 
 impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone> Admit<L, H> {
-    #[inline(always)]
     fn new(policy: H, ask: Ask, patience: Option<Duration>) -> Self {
         Self {
             policy,
@@ -389,7 +385,6 @@ impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone> Adm
     }
 
     #[cold]
-    #[inline(never)]
     fn wait(&mut self, waker: &Waker) -> Poll<Result<Permit<H>, Refusal>> {
         let core = &self.policy.borrow().0;
         let newest_first = core.newest_first() && core.waiting() > 0;
@@ -431,7 +426,6 @@ impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone> Adm
 impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone + Unpin> Future for Admit<L, H> {
     type Output = Result<Permit<H>, Refusal>;
 
-    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let core = &this.policy.borrow().0;

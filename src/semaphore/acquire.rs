@@ -42,7 +42,6 @@ fn permit<H: Handle>(semaphore: H, n: u32) -> Permit<H> {
 
 impl Semaphore {
     /// Takes `n` permits, or joins the queue for them with `age`, or looks how the wait of `age` stands.
-    #[inline(never)]
     fn poll_wait(&self, n: u32, age: &mut u64, waker: &Waker) -> Poll<Result<(), Closed>> {
         if *age == 0 {
             return match self.take_or_join(u64::from(n), waker)? {

@@ -20,7 +20,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// `NoPermits`, or `Closed`.
-    #[inline]
+    #[inline] // row: semaphore try_acquire
     pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
         try_acquire(self, 1)
     }
@@ -38,7 +38,6 @@ impl Semaphore {
     /// # drop(two);
     /// # Ok::<(), TryAcquireError>(())
     /// ```
-    #[inline]
     pub fn try_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
         try_acquire(self, n)
     }
@@ -58,7 +57,6 @@ impl Semaphore {
     /// assert_eq!(slots.available_permits(), 3);
     /// # Ok::<(), tollgate::TryAcquireError>(())
     /// ```
-    #[inline]
     pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
         try_acquire(self, 1)
     }
@@ -67,7 +65,6 @@ impl Semaphore {
     ///
     /// # Errors
     /// `NoPermits`, or `Closed`.
-    #[inline]
     pub fn try_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, TryAcquireError> {
         try_acquire(self, n)
     }
@@ -89,7 +86,7 @@ impl Semaphore {
     /// # Ok(())
     /// # }
     /// ```
-    #[inline]
+    #[inline] // row: semaphore acquire
     pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
         Acquire::new(self, 1)
     }
@@ -111,7 +108,7 @@ impl Semaphore {
     /// # Ok(())
     /// # }
     /// ```
-    #[inline]
+    #[inline] // row: semaphore acquire_many
     pub fn acquire_many(&self, n: u32) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
         Acquire::new(self, n)
     }
@@ -136,7 +133,7 @@ impl Semaphore {
     /// # Ok(())
     /// # }
     /// ```
-    #[inline]
+    #[inline] // row: semaphore acquire_owned
     pub fn acquire_owned(self: Arc<Self>) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
         Acquire::new(self, 1)
     }
@@ -148,7 +145,6 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    #[inline]
     pub fn acquire_many_owned(
         self: Arc<Self>,
         n: u32,

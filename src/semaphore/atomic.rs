@@ -212,7 +212,7 @@ impl Semaphore {
 /// Taking and giving back without a wait.
 impl Semaphore {
     /// Takes `n` permits if they are free and nothing waits.
-    #[inline(always)]
+    #[inline(always)] // row: semaphore try_acquire
     pub(super) fn try_take(&self, n: u64) -> bool {
         // More than there can be is never free.
         let n = n.min(MAX as u64 + 1) as i64;
@@ -232,7 +232,6 @@ impl Semaphore {
 
     /// [`try_take`](Self::try_take) where that found too few: permits of a flagged word are free nevertheless if nothing waits.
     #[cold]
-    #[inline(never)]
     pub(super) fn try_take_flagged(&self, n: u64) -> bool {
         if n > 0 && self.word.load(Ordering::Relaxed) >= -MAX {
             return false;
@@ -255,7 +254,7 @@ impl Semaphore {
     }
 
     /// Gives `n` permits back.
-    #[inline(always)]
+    #[inline(always)] // row: semaphore try_acquire
     pub(super) fn release(&self, n: u64) {
         // Release: publishes the writes of the holder. Acquire: on behalf of the waiter that is granted by it. Pairs with the
         // additions and exchanges that take.
@@ -341,7 +340,6 @@ impl Semaphore {
 
     /// Grants from the front as long as permits suffice, and wakes.
     #[cold]
-    #[inline(never)]
     pub(super) fn hand_over(&self) {
         while let Some(waker) = self.grant_first() {
             wake(waker);
@@ -371,7 +369,6 @@ impl Semaphore {
     }
 
     /// Takes `n` permits, or joins the queue for them: its age there. Fails when the semaphore is closed.
-    #[inline(never)]
     pub(super) fn take_or_join(&self, n: u64, waker: &Waker) -> Result<Option<u64>, Closed> {
         let waker = waker.clone();
         let mut waiters = self.queue.lock();
@@ -390,7 +387,6 @@ impl Semaphore {
 
     /// Looks how the wait of this age stands, and leaves `waker` as long as it goes on. Permits that were granted before a close, and
     /// not looked at since, are given back.
-    #[inline(never)]
     pub(super) fn look_at(&self, age: u64, waker: &Waker) -> Poll<Result<(), Closed>> {
         let mut waiters = self.queue.lock();
         if let Some(own) = waiters.waker(age) {
@@ -420,7 +416,6 @@ impl Semaphore {
     }
 
     /// Ends the wait of this age. Permits that it was granted go to the next. If it was the first, those behind it may be granted.
-    #[inline(never)]
     pub(super) fn leave_at(&self, age: u64) {
         let mut waiters = self.queue.lock();
         let left = self.reflag(&mut waiters, |waiters| self.queue.remove(waiters, age));
@@ -455,7 +450,6 @@ pub(super) struct Closed;
 /// Policies: their head waits by its place, and takes what it was granted with its next attempt.
 impl Semaphore {
     #[cold]
-    #[inline(never)]
     pub(super) fn refusal(&self, units: u64) -> Refusal {
         let limit = self.limit.load(Ordering::Relaxed) as u64;
         // A limit of zero is a pause.
@@ -470,7 +464,6 @@ impl Semaphore {
 
     /// Takes `units` for a head: those that its place was granted, or free ones.
     #[cold]
-    #[inline(never)]
     pub(super) fn try_take_as_head(&self, place: &Place, units: u64) -> bool {
         // Under one lock: between a look and this an older head may take the grant back.
         let mut waiters = self.queue.lock();

@@ -20,12 +20,10 @@ use std::sync::Weak;
 pub struct SemaphoreTicket(u64);
 
 impl SemaphoreTicket {
-    #[inline]
     pub(super) fn new(permits: usize) -> Self {
         Self(permits as u64)
     }
 
-    #[inline]
     pub(super) fn permits(self) -> usize {
         self.0 as usize
     }
@@ -40,11 +38,11 @@ impl SemaphoreTicket {
 
 impl Ticket for SemaphoreTicket {
     const WORDS: usize = 1;
-    #[inline]
+    #[inline] // row: from a file
     fn write(&self, words: &mut [u64]) {
         words[0] = self.0;
     }
-    #[inline]
+    #[inline] // row: from a file
     fn read(words: &[u64]) -> Self {
         Self(words[0])
     }
@@ -55,7 +53,7 @@ impl Ticket for SemaphoreTicket {
 impl Limiter for Semaphore {
     type Ticket = SemaphoreTicket;
 
-    #[inline(always)]
+    #[inline(always)] // row: policy try_admit
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<SemaphoreTicket, Refusal> {
         let units = demand.units();
         let taken = match demand.place() {
@@ -68,12 +66,12 @@ impl Limiter for Semaphore {
         Err(self.refusal(units))
     }
 
-    #[inline]
+    #[inline] // row: policy try_admit
     fn cancel(&self, ticket: SemaphoreTicket) {
         self.release(ticket.0);
     }
 
-    #[inline(always)]
+    #[inline(always)] // row: policy try_admit
     fn finish(&self, ticket: SemaphoreTicket, outcome: Outcome) {
         match outcome {
             Outcome::Forgotten => self.lose(ticket.0),

@@ -35,9 +35,6 @@ mod imp {
         pub(crate) fn get_mut(&mut self) -> &mut T {
             self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
         }
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            self.0.try_lock().ok()
-        }
     }
 
     impl<T: Default> Default for Mutex<T> {

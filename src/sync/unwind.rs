@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::panicking;
 
 /// Calls `act` for each item, whichever of the calls panic. Neither the items nor `act` own anything.
-#[inline(always)]
+#[inline(always)] // row: from a file
 pub(crate) fn each<I: Iterator>(items: I, act: impl FnMut(I::Item)) {
     if panicking() {
         return each_quietly(items, act);
@@ -36,7 +36,6 @@ pub(crate) fn each<I: Iterator>(items: I, act: impl FnMut(I::Item)) {
 /// assert!(catch_unwind(AssertUnwindSafe(ends)).is_err());
 /// assert_eq!(counted.get(), 1);
 /// ```
-#[inline(always)]
 pub fn both(first: impl FnOnce(), second: impl FnOnce()) {
     if panicking() {
         return in_panic(first, second);
@@ -68,13 +67,11 @@ pub struct Finally<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Finally<F> {
     /// Has `step` made when this is dropped. A panic of it ends there.
-    #[inline(always)]
     pub fn new(step: F) -> Self {
         Self(Some(step))
     }
 
     /// Nothing has panicked: the step is made now.
-    #[inline(always)]
     pub fn run(mut self) {
         let step = self.0.take();
         mem::forget(self);
@@ -84,14 +81,12 @@ impl<F: FnOnce()> Finally<F> {
     }
 
     /// Nothing has panicked: the step is not needed, or the caller makes it.
-    #[inline(always)]
     pub fn forget(self) {
         mem::forget(self);
     }
 }
 
 impl<F: FnOnce()> Drop for Finally<F> {
-    #[inline(always)]
     fn drop(&mut self) {
         if let Some(step) = self.0.take() {
             quietly(step);
@@ -103,7 +98,7 @@ impl<F: FnOnce()> Drop for Finally<F> {
 struct Left<I: Iterator, F: FnMut(I::Item)>(Option<(I, F)>);
 
 impl<I: Iterator, F: FnMut(I::Item)> Drop for Left<I, F> {
-    #[inline(always)]
+    #[inline(always)] // row: from a file
     fn drop(&mut self) {
         if let Some((items, act)) = self.0.take() {
             each_quietly(items, act);
@@ -112,7 +107,6 @@ impl<I: Iterator, F: FnMut(I::Item)> Drop for Left<I, F> {
 }
 
 #[cold]
-#[inline(never)]
 fn each_quietly<I: Iterator>(items: I, mut act: impl FnMut(I::Item)) {
     for item in items {
         quietly(|| act(item));
@@ -121,7 +115,6 @@ fn each_quietly<I: Iterator>(items: I, mut act: impl FnMut(I::Item)) {
 
 /// [`both`] while a panic is under way: one more that got out would abort the process.
 #[cold]
-#[inline(never)]
 fn in_panic(first: impl FnOnce(), second: impl FnOnce()) {
     quietly(first);
     quietly(second);
@@ -129,7 +122,6 @@ fn in_panic(first: impl FnOnce(), second: impl FnOnce()) {
 
 /// Runs foreign code, and survives its panic.
 #[cold]
-#[inline(never)]
 pub(crate) fn quietly(foreign: impl FnOnce()) {
     forget_panic(catch_unwind(AssertUnwindSafe(foreign)));
 }

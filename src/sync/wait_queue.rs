@@ -1,26 +1,5 @@
-//! The queue of waiters at one limiter: callers of a semaphore, and policies whose head waits for this leg.
-//!
-//! | type | purpose |
-//! |---|---|
-//! | [`WaitQueue`] | the waiters at one limiter, the oldest first |
-//! | [`Place`] | the place of one policy in the queues of its legs |
-//! | [`Watch`], [`Watchers`] | tell policies that a limit, a quota or a condition has changed |
-//!
-//! # Which waiters go first
-//!
-//! The head of a policy draws an age, from one counter for the whole process, when it first joins a queue. It keeps the age until a
-//! request of its policy is admitted. Each queue is ordered by age, so of two heads the same one is older in all queues.
-//!
-//! A head joins a queue only while it is ready in all queues that it has joined so far. It then keeps its older places if the new
-//! wait is no longer than the one that those had cost, or after it has left places four times. Otherwise it leaves them, so that
-//! others may take what it cannot use yet. A place that is kept while the head waits for a hand-over is given up after 100 ms at
-//! least, and after twice the age of the head: what is to be handed over may depend on the place.
-//!
-//! # Fairness
-//!
-//! The oldest head leaves its places at most four times, and is the first in each queue that it joins. So a policy is served after
-//! at most as many admissions of oldest heads as there were older waiters when its head drew its age. **Starvation**: this bound counts
-//! admissions, not time. A holder that never gives a permit back stops the heads that wait for it.
+//! The queue of waiters at one limiter: callers of a semaphore, and policies whose head waits for this leg. The rule of the ages is that of
+//! [`crate::sync`].
 
 use crate::core::ask::{Demand, Role};
 use crate::core::refusal::{Reason, Refusal, Wait};
@@ -194,7 +173,7 @@ impl WaitQueue {
     }
 
     /// True when no waiter is known. A hint: it may be old by the time it is read.
-    #[inline(always)]
+    #[inline] // row: token bucket admit
     pub fn is_empty(&self) -> bool {
         // Relaxed: nothing is published by it. A waiter that is overlooked finds the units taken, and looks again.
         self.waiting.load(Ordering::Relaxed) == 0
@@ -211,7 +190,6 @@ impl WaitQueue {
     ///
     /// # Errors
     /// The refusal of `judge`, or one for the older waiters.
-    #[inline(always)]
     pub fn check(
         &self,
         demand: &Demand<'_>,
@@ -224,7 +202,6 @@ impl WaitQueue {
     }
 
     #[cold]
-    #[inline(never)]
     fn check_age(
         &self,
         demand: &Demand<'_>,
@@ -526,7 +503,7 @@ const MOST_MOVES: u32 = 4;
 /// Places are kept at least so long for a hand-over.
 const KEPT: Duration = Duration::from_millis(100);
 
-/// The place of one policy in the queues of waiters of its legs: the same age in all of them. See the [module](self).
+/// The place of one policy in the queues of waiters of its legs: the same age in all of them. See the [module](crate::sync).
 ///
 /// Only the thread that drives the policy's queue changes it.
 pub struct Place {

@@ -41,14 +41,12 @@ pub(crate) struct Deferred {
 
 impl Deferred {
     /// Costs nothing unless it begins.
-    #[inline(always)]
     pub(crate) const fn new() -> Self {
         Self { began: false }
     }
 
     /// From now on wake-ups wait.
     #[cold]
-    #[inline(never)]
     pub(crate) fn begin(&mut self) {
         let begin = |caused: &RefCell<Option<VecDeque<Waker>>>| {
             let mut caused = caused.borrow_mut();
@@ -61,7 +59,7 @@ impl Deferred {
 }
 
 impl Drop for Deferred {
-    #[inline(always)]
+    #[inline] // row: policy try_admit
     fn drop(&mut self) {
         if self.began {
             run_caused();
@@ -71,7 +69,6 @@ impl Drop for Deferred {
 
 /// Makes the wake-ups that were caused, and those that they cause.
 #[cold]
-#[inline(never)]
 fn run_caused() {
     let next = || CAUSED.with(|caused| caused.borrow_mut().as_mut().and_then(VecDeque::pop_front));
     while let Some(waker) = next() {

@@ -3,7 +3,6 @@
 //! `gained(ticks) = floor(ticks * 2^shift * mul / 2^64)`: one shift and the high half of one multiply.
 
 /// Units gained after `ticks`. The caller keeps `ticks << shift` within 64 bits.
-#[inline]
 pub(crate) fn gained(ticks: u64, mul: u64, shift: u32) -> u64 {
     ((u128::from(ticks << shift) * u128::from(mul)) >> 64) as u64
 }

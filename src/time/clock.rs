@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// An instant of one [`Clock`], in its ticks. Instants of different clocks must not be compared.
 ///
 /// Only the clock knows the length of a tick, so `Debug` prints ticks (nanoseconds on a manual clock).
-/// [`Clock::since_origin`] returns it as a readable duration.
+/// The time from [`ZERO`](Self::ZERO) by [`Clock::between`] is readable.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -43,25 +43,21 @@ impl Instant {
     /// let ended = clock.after(Instant::from_ticks(started), Duration::from_secs(1));
     /// assert_eq!(ended.ticks() - started, clock.ticks_of(Duration::from_secs(1)));
     /// ```
-    #[inline]
     pub const fn from_ticks(ticks: u64) -> Self {
         Self(ticks)
     }
 
     /// The ticks of its clock since [`ZERO`](Self::ZERO).
-    #[inline]
     pub const fn ticks(self) -> u64 {
         self.0
     }
 
     /// Saturating.
-    #[inline]
     pub(crate) const fn after_ticks(self, ticks: u64) -> Self {
         Self(self.0.saturating_add(ticks))
     }
 
     /// Saturating: zero when `earlier` is later.
-    #[inline]
     pub(crate) const fn ticks_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -122,7 +118,7 @@ impl Clock {
     }
 
     /// The instant now.
-    #[inline(always)]
+    #[inline(always)] // row: token bucket admit
     pub fn now(&self) -> Instant {
         Instant(match &self.0 {
             Kind::Real(counter) => counter.raw(),
@@ -145,20 +141,6 @@ impl Clock {
             Some(manual) => manual.wall(self.now()),
             None => SystemTime::now(),
         }
-    }
-
-    /// The time from the clock's origin to `instant`, rounded up to a nanosecond. A manual clock starts at its origin; a machine's
-    /// counter did when it was switched on.
-    ///
-    /// ```
-    /// # use tollgate::ManualClock;
-    /// # use std::time::Duration;
-    /// let clock = ManualClock::new();
-    /// clock.advance(Duration::from_millis(1_500));
-    /// assert_eq!(format!("{:?}", clock.since_origin(clock.now())), "1.5s");
-    /// ```
-    pub fn since_origin(&self, instant: Instant) -> Duration {
-        self.between(Instant::ZERO, instant)
     }
 
     /// A timer that ends `duration` from now: the runtime's where one runs, virtual under a manual clock.
@@ -230,7 +212,7 @@ impl Clock {
     }
 
     /// The identity of the clock: every real clock is the same one.
-    #[inline]
+    #[inline] // row: policy try_admit
     pub(crate) fn id(&self) -> usize {
         match &self.0 {
             Kind::Real(_) => 0,

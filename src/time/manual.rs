@@ -30,7 +30,6 @@ struct Timers {
 }
 
 impl Manual {
-    #[inline]
     pub(super) fn now(&self) -> u64 {
         // Acquire: a thread that sees an instant sees the writes before it was set. Pairs with the store in `move_to`.
         self.now.load(Ordering::Acquire)

@@ -22,7 +22,6 @@ pub struct ClockReading {
 
 impl ClockReading {
     /// A reading that is taken when the first leg asks for it.
-    #[inline(always)]
     pub fn new() -> Self {
         Self {
             reading: Cell::new(None),
@@ -30,7 +29,6 @@ impl ClockReading {
     }
 
     /// A reading that is given: `instant` of `clock`, whatever the clock says.
-    #[inline]
     pub fn at(clock: &Clock, instant: Instant) -> Self {
         Self {
             reading: Cell::new(Some((clock.id(), instant))),
@@ -38,7 +36,7 @@ impl ClockReading {
     }
 
     /// The instant on `clock`. The first caller's clock is read and shared; a leg on another clock reads its own.
-    #[inline(always)]
+    #[inline(always)] // row: policy try_admit
     pub fn now(&self, clock: &Clock) -> Instant {
         match self.reading.get() {
             Some((id, instant)) if id == clock.id() => instant,

@@ -65,11 +65,6 @@ impl Sleep {
         sleep
     }
 
-    /// The instant it is armed for.
-    pub fn deadline(&self) -> Instant {
-        self.at
-    }
-
     /// Arms it for another instant.
     pub fn reset(&mut self, at: Instant) {
         if at == self.at {
@@ -97,54 +92,51 @@ impl Sleep {
     }
 
     /// Polls it at `now`, which may be ahead of the clock: as far as a paused clock of a runtime has come.
-    pub(crate) fn poll_at(&mut self, mut now: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let waits = match &mut self.armed {
-                _ if now >= self.at => false,
-                Armed::Not => false,
-                Armed::Manual(key) => (self.clock.manual()).is_some_and(|manual| manual.rearm(*key, cx.waker())),
-                Armed::Thread(key) => super::thread_timer::rearm(*key, cx.waker()),
-                #[cfg(feature = "tokio")]
-                Armed::Tokio(sleep, armed) => {
-                    let waits = sleep.as_mut().poll(cx).is_pending();
-                    if !waits {
-                        // The runtime's clock and ours may differ by a fraction: sleep the rest. One that was paused counts.
-                        let is_ahead = tokio::time::Instant::now().into_std() > std::time::Instant::now();
-                        now = now.max(if is_ahead { *armed } else { self.clock.now() });
-                    }
-                    waits
+    pub(crate) fn poll_at(&mut self, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let waits = match &mut self.armed {
+            _ if now >= self.at => false,
+            Armed::Not => false,
+            Armed::Manual(key) => (self.clock.manual()).is_some_and(|manual| manual.rearm(*key, cx.waker())),
+            Armed::Thread(key) => super::thread_timer::rearm(*key, cx.waker()),
+            #[cfg(feature = "tokio")]
+            Armed::Tokio(sleep, armed) => {
+                if sleep.as_mut().poll(cx).is_ready() {
+                    // The runtime's clock and ours may differ by a fraction: sleep the rest. One that was paused counts.
+                    let is_ahead = tokio::time::Instant::now().into_std() > std::time::Instant::now();
+                    let now = now.max(if is_ahead { *armed } else { self.clock.now() });
+                    self.armed = Armed::Not;
+                    return self.poll_at(now, cx);
                 }
-            };
-            if waits {
-                return Poll::Pending;
+                true
             }
-            self.disarm();
-            if now >= self.at {
-                return Poll::Ready(());
-            }
-            self.arm(now, cx.waker());
-            match self.armed {
-                // Its instant has come meanwhile.
-                Armed::Not => return Poll::Ready(()),
-                #[cfg(feature = "tokio")]
-                Armed::Tokio(..) => {}
-                _ => return Poll::Pending,
-            }
+        };
+        if waits {
+            return Poll::Pending;
+        }
+        self.disarm();
+        if now >= self.at {
+            return Poll::Ready(());
+        }
+        self.armed = self.arm(now, cx.waker());
+        match self.armed {
+            // Its instant has come meanwhile.
+            Armed::Not => Poll::Ready(()),
+            #[cfg(feature = "tokio")]
+            Armed::Tokio(..) => self.poll_at(now, cx),
+            _ => Poll::Pending,
         }
     }
 
-    fn arm(&mut self, now: Instant, waker: &Waker) {
+    fn arm(&self, now: Instant, waker: &Waker) -> Armed {
         if let Some(manual) = self.clock.manual() {
-            self.armed = manual.arm(self.at, waker).map_or(Armed::Not, Armed::Manual);
-            return;
+            return manual.arm(self.at, waker).map_or(Armed::Not, Armed::Manual);
         }
         let after = self.clock.between(now, self.at);
         #[cfg(feature = "tokio")]
         if self.by_runtime && super::runtime().is_some() {
-            self.armed = Armed::Tokio(Box::pin(tokio::time::sleep(after)), self.at);
-            return;
+            return Armed::Tokio(Box::pin(tokio::time::sleep(after)), self.at);
         }
-        self.armed = Armed::Thread(super::thread_timer::arm(after, waker));
+        Armed::Thread(super::thread_timer::arm(after, waker))
     }
 }
 

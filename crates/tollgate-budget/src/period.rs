@@ -35,7 +35,7 @@ pub(crate) fn zone(name: &str) -> Option<TimeZone> {
 
 /// Nanoseconds from the origin of `clock`.
 pub(crate) fn nanos_of(clock: &Clock, at: Instant) -> u64 {
-    u64::try_from(clock.since_origin(at).as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(clock.between(Instant::ZERO, at).as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The instant at `nanos` from the origin of `clock`, rounded up.

@@ -92,7 +92,7 @@ impl Observer {
 
     /// Nanoseconds since the clock's origin.
     pub(super) fn nanos(&self, instant: Instant) -> u64 {
-        u64::try_from(self.clock.since_origin(instant).as_nanos()).unwrap_or(u64::MAX)
+        u64::try_from(self.clock.between(Instant::ZERO, instant).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tollgate::{Clock, Quota, Wait};
+use tollgate::{Clock, Instant, Quota, Wait};
 
 /// Gives each refused client an appointment: an instant to come back at, and a place that is kept for it from then on.
 ///
@@ -377,7 +377,7 @@ impl WaitingRoom {
 
     /// Nanoseconds since the clock's origin.
     fn now(&self) -> u64 {
-        nanos(self.clock.since_origin(self.clock.now()))
+        nanos(self.clock.between(Instant::ZERO, self.clock.now()))
     }
 
     fn state(&self) -> MutexGuard<'_, RoomState> {
