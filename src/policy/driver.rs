@@ -13,8 +13,7 @@ use crate::core::limiter::Limiter;
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::unwind::drop_quietly;
-use crate::sync::unwind::{Finally, both};
+use crate::sync::unwind::{Finally, both, drop_quietly, quietly};
 use crate::sync::wait_queue::{Place, Watch, new_age};
 use crate::sync::wake::{before_wakes, wake};
 use crate::time::{Clock, ClockReading, Instant};
@@ -200,7 +199,7 @@ impl<L: Limiter + 'static> Core<L> {
     fn end(&self, key: Key, end: End<L::Ticket>) {
         match self.change(|queue| queue.end(key, end)) {
             Ok(waker) => waker.into_iter().for_each(wake),
-            Err(End::Admitted(ticket)) => crate::sync::unwind::quietly(|| self.limiter.cancel(ticket)),
+            Err(End::Admitted(ticket)) => quietly(|| self.limiter.cancel(ticket)),
             Err(End::Panicked(panic)) => drop_quietly(panic),
             Err(_) => {}
         }
@@ -332,7 +331,7 @@ impl<L: Limiter + 'static> Core<L> {
     /// Gives up all places in the queues of waiters of the legs.
     fn leave_legs(&self) {
         if self.place.age().is_some() {
-            crate::sync::unwind::quietly(|| self.limiter.leave(&self.place));
+            quietly(|| self.limiter.leave(&self.place));
             self.place.end();
         }
     }
@@ -613,7 +612,7 @@ impl<L: Limiter + 'static> Watch for Core<L> {
 impl<L: Limiter + 'static> Drop for Core<L> {
     fn drop(&mut self) {
         if self.place.age().is_some() {
-            crate::sync::unwind::quietly(|| self.limiter.leave(&self.place));
+            quietly(|| self.limiter.leave(&self.place));
         }
     }
 }
