@@ -13,7 +13,7 @@ use crate::core::limiter::Limiter;
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::unwind::{Finally, both, drop_quietly};
+use crate::sync::unwind::{Finally, both, drop_quietly, quietly};
 use crate::sync::wait_queue::{Place, Watch, Watchers, new_age};
 use crate::sync::wake::{before_wakes, wake};
 use crate::time::{Clock, ClockReading, Instant};
@@ -204,7 +204,7 @@ impl<L: Limiter + 'static> Core<L> {
         let waits = ended.is_ok();
         match ended {
             Ok(waker) => waker.into_iter().for_each(wake),
-            Err(End::Admitted(ticket)) => crate::sync::unwind::quietly(|| self.limiter.cancel(ticket)),
+            Err(End::Admitted(ticket)) => quietly(|| self.limiter.cancel(ticket)),
             Err(End::Panicked(panic)) => drop_quietly(panic),
             Err(_) => {}
         }
@@ -339,7 +339,7 @@ impl<L: Limiter + 'static> Core<L> {
     /// Gives up all places in the queues of waiters of the legs.
     fn leave_legs(&self) {
         if self.place.age().is_some() {
-            crate::sync::unwind::quietly(|| self.limiter.leave(&self.place));
+            quietly(|| self.limiter.leave(&self.place));
             self.place.end();
         }
     }
@@ -636,7 +636,7 @@ impl<L: Limiter + 'static> Watch for Core<L> {
 impl<L: Limiter + 'static> Drop for Core<L> {
     fn drop(&mut self) {
         if self.place.age().is_some() {
-            crate::sync::unwind::quietly(|| self.limiter.leave(&self.place));
+            quietly(|| self.limiter.leave(&self.place));
         }
     }
 }
