@@ -315,14 +315,8 @@ impl fmt::Display for LegDecision {
 
 impl fmt::Display for MeasuredLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            leg,
-            metric,
-            load,
-            above,
-            ..
-        } = self;
         let is = if self.exceeded { "was above" } else { "is not above" };
-        write!(f, "the {metric} of `{leg}`, {load}, {is} {above}")
+        let (metric, leg) = (self.metric, &self.leg);
+        write!(f, "the {metric} of `{leg}`, {}, {is} {}", self.load, self.above)
     }
 }

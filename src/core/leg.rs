@@ -250,6 +250,7 @@ impl<L: Limiter> Limiter for Leg<L> {
         }
     }
 
+    #[inline(always)] // row: named, priced legs
     fn cancel(&self, ticket: Self::Ticket) {
         if let Some(ticket) = ticket {
             self.limiter.cancel(ticket);

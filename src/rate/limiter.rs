@@ -164,6 +164,7 @@ impl<M: Meter> Rate<M> {
     }
 
     /// Tells the waiters of an instant that has come earlier than it was told, and returns if there is one.
+    #[inline(always)] // row: token bucket admit
     fn tell_if_early(&self) -> bool {
         let is_early = self.meter.has_come_early();
         if is_early {

@@ -141,6 +141,7 @@ impl<M: Machine> Locked<M> {
     }
 
     /// Reads or moves the machine, as of `now`.
+    #[inline(always)] // row: window admit
     pub(super) fn at<R>(&self, now: Instant, run: impl FnOnce(&mut M) -> R) -> R {
         let mut state = self.state.lock();
         state.machine.advance(now.ticks());

@@ -119,6 +119,7 @@ impl<B: Borders> Machine for Ring<B> {
     const LEG: &'static str = B::LEG;
     const MAY_COME_EARLY: bool = B::MAY_COME_EARLY;
 
+    #[inline(always)] // row: window admit
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.now >= self.borders.due() {
@@ -135,6 +136,7 @@ impl<B: Borders> Machine for Ring<B> {
         self.limit.saturating_sub(self.total)
     }
 
+    #[inline(always)] // row: window admit
     fn take(&mut self, n: u64) -> u64 {
         if self.limit == UNLIMITED {
             return 0;

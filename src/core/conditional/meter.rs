@@ -80,7 +80,7 @@ impl Meter {
         Arc::new(MeterLoad {
             meter: Arc::clone(self),
             metric,
-            capacity,
+            whole: if metric == LoadMetric::Use { capacity } else { 1.0 },
         })
     }
 
@@ -130,16 +130,13 @@ impl fmt::Debug for Meter {
 struct MeterLoad {
     meter: Arc<Meter>,
     metric: LoadMetric,
-    capacity: f64,
+    /// That which reads as one.
+    whole: f64,
 }
 
 impl Load for MeterLoad {
     fn read(&self, now: Instant) -> f64 {
-        let read = self.meter.read_at(self.metric, now);
-        match self.metric {
-            LoadMetric::Use => read / self.capacity,
-            _ => read,
-        }
+        self.meter.read_at(self.metric, now) / self.whole
     }
 
     fn falls_to(&self, mark: f64, now: Instant) -> Option<Instant> {

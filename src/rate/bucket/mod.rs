@@ -58,6 +58,7 @@ impl Ticket for BucketTicket {
     fn write(&self, words: &mut [u64]) {
         words[..3].copy_from_slice(&[self.tokens, self.gross, self.axis]);
     }
+    #[inline(always)] // row: from a file, boxed
     fn read(words: &[u64]) -> Self {
         Self {
             tokens: words[0],
