@@ -734,12 +734,9 @@ fn a_hostile_file_ends_in_an_error_soon() {
         let one = parse::<PolicySpec>(&text, format);
         let set = parse::<PolicySetSpec>(&text, format);
         assert!(one.is_err() && set.is_err(), "{name}");
-        // Twice, and built without optimisation.
-        assert!(
-            begun.elapsed() < Duration::from_secs(4),
-            "{name}: {:?}",
-            begun.elapsed()
-        );
+        // Twice. Without optimisation, and beside other tests, a parser takes ten times as long; what is quadratic takes minutes.
+        let bound = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 2 });
+        assert!(begun.elapsed() < bound, "{name}: {:?}", begun.elapsed());
     }
     let folder = tempfile::tempdir().unwrap();
     for name in ["long.toml", "long.json"] {
