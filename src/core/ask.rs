@@ -292,7 +292,6 @@ impl<'a> Demand<'a> {
     }
 
     /// The units that this leg is asked for.
-    #[inline(always)] // row: bare chain
     pub fn units(&self) -> u64 {
         self.units
     }

@@ -148,6 +148,7 @@ impl<L: Limiter> Leg<L> {
 
     /// The refusal as this leg's own, with the end of its condition; `None` where it does not count.
     #[cold]
+    #[inline(never)] // row: named, priced legs
     fn refused(&self, refusal: Refusal, demand: &Demand<'_>) -> Option<Refusal> {
         if let Some(shadow) = &self.shadow {
             shadow.refused.fetch_add(1, Ordering::Relaxed);
@@ -250,7 +251,6 @@ impl<L: Limiter> Limiter for Leg<L> {
         }
     }
 
-    #[inline(always)] // row: named, priced legs
     fn cancel(&self, ticket: Self::Ticket) {
         if let Some(ticket) = ticket {
             self.limiter.cancel(ticket);

@@ -260,6 +260,7 @@ impl Drop for Taken<'_> {
 impl Limiter for Legs {
     type Ticket = BoxTicket;
 
+    #[inline] // row: from a file, boxed
     fn try_reserve(&self, demand: &Demand<'_>) -> Result<BoxTicket, Refusal> {
         if self.is_long() {
             let mut buffer = self.new_buffer();
@@ -281,6 +282,7 @@ impl Limiter for Legs {
         }
     }
 
+    #[inline] // row: from a file, boxed
     fn finish(&self, ticket: BoxTicket, outcome: Outcome) {
         match self.is_long() {
             true => self.end(&self.buffer(&ticket, true).words, Some(outcome)),

@@ -32,7 +32,6 @@ pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
 }
 
 impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
-    #[inline(always)] // row: built policy
     pub(crate) fn new(limiter: L, ticket: T) -> Self {
         let ticket = Some(ticket);
         Self { ticket, limiter }

@@ -21,7 +21,6 @@ struct Undo<'a, L: Limiter + ?Sized> {
 }
 
 impl<L: Limiter + ?Sized> Undo<'_, L> {
-    #[inline(always)] // row: bare chain
     fn keep(self) -> L::Ticket {
         let ticket = self.ticket;
         std::mem::forget(self);
@@ -96,6 +95,7 @@ fn as_head<R>(demand: &Demand<'_>, look: impl FnOnce(&Demand<'_>) -> R) -> R {
 
 /// The refusal of one leg, with the waits of the legs behind it that were not asked.
 #[cold]
+#[inline(never)] // row: bare chain
 pub(crate) fn with_rest(refusal: Refusal, rest: &[&dyn Erased], demand: &Demand<'_>) -> Refusal {
     let look = |refusal: Refusal, leg: &&dyn Erased| match as_head(demand, |demand| leg.look(demand)) {
         Err(other) => refusal.and(other),

@@ -141,6 +141,7 @@ impl<M: Meter> Rate<M> {
 
     /// The answer to a caller outside a policy while heads of policies wait here: they are older.
     #[cold]
+    #[inline(never)] // row: token bucket admit
     fn behind(&self, n: u64, now: Instant) -> Result<(), Refusal> {
         if n == 0 {
             return Ok(());
@@ -166,7 +167,6 @@ impl<M: Meter> Rate<M> {
     }
 
     /// Tells the waiters of an instant that has come earlier than it was told, and returns if there is one.
-    #[inline(always)] // row: token bucket admit
     fn tell_if_early(&self) -> bool {
         let is_early = self.meter.has_come_early();
         if is_early {
@@ -176,6 +176,7 @@ impl<M: Meter> Rate<M> {
     }
 
     #[cold]
+    #[inline(never)] // row: token bucket admit
     fn refusal(&self, forecast: Forecast, now: Instant) -> Refusal {
         let until = |at| Wait::until(&self.clock, now, at);
         let (reason, wait) = match forecast {

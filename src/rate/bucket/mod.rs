@@ -58,7 +58,6 @@ impl Ticket for BucketTicket {
     fn write(&self, words: &mut [u64]) {
         words[..3].copy_from_slice(&[self.tokens, self.cumulative, self.axis]);
     }
-    #[inline(always)] // row: from a file, boxed
     fn read(words: &[u64]) -> Self {
         Self {
             tokens: words[0],
@@ -186,6 +185,7 @@ impl<const LEAKY: bool> Bucket<LEAKY> {
 
     /// `None` where it is worth another try.
     #[cold]
+    #[inline(never)] // row: token bucket admit
     fn why_not(&self, n: u64, now: Instant) -> Option<Forecast> {
         Some(self.see(now).forecast(n, 0)).filter(|forecast| *forecast != Forecast::Now)
     }
