@@ -14,7 +14,7 @@ use std::sync::Weak;
 
 /// A waterfall: takes from the first of several sources that admits, such as a plan, then credits, then pay-as-you-go.
 ///
-/// The source that was taken from is the one that is settled, given back to, and [named](crate::Permit::source) by the permit. The
+/// The source that was taken from is settled and given back to, and [`source`](Self::source) names it. The
 /// others are left without a trace. It is a limiter as any other: a leg of a policy, or itself a source.
 ///
 /// # Refusals

@@ -35,13 +35,13 @@ use crate::time::Clock;
 /// | slack 1 | 2 | 2 |
 ///
 /// # Exactness
-/// A leaky bucket is a [`TokenBucket`] with a burst of `1 + slack`, whatever the quota's own burst: in any span of time `t` it
+/// A leaky bucket is a [`TokenBucket`](crate::TokenBucket) with a burst of `1 + slack`, whatever the quota's own burst: in any span of time `t` it
 /// admits at most `1 + slack + rate x t`, where `t` counts one tick of the clock longer. The rounding of waits is not lost: of seven a
 /// minute the eighth starts at the minute. A request for more than `1 + slack` units is `Oversized`. At [`Quota::zero`]
 /// nothing is admitted.
 ///
 /// # Giving back
-/// As a [`TokenBucket`] gives back.
+/// As a [`TokenBucket`](crate::TokenBucket) gives back.
 pub type LeakyBucket = Rate<Bucket<true>>;
 
 impl Rate<Bucket<true>> {
