@@ -326,7 +326,7 @@ impl<'a> Locked<'a> {
 /// let budgets = Budgets::builder().rule(rule).on(&clock).build()?;
 /// let policy = Policy::builder()
 ///     .limit(budgets.account(&[("user", "ann")]))
-///     .limit(Semaphore::new(8).per_call().named("in flight"))
+///     .limit(Semaphore::new(8).named("in flight"))
 ///     .max_wait(Duration::from_secs(60))
 ///     .build()?;
 /// let ask = Ask::one().cost(OUTPUT, 600);

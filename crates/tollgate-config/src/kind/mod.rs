@@ -58,7 +58,7 @@ impl Around {
 /// # use std::time::Duration;
 /// let kind = LegKind::SlidingLog { limit: 10, window: Duration::from_secs(60) };
 /// assert_eq!(kind.name(), "sliding-log");
-/// assert_ne!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
+/// assert_eq!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
