@@ -335,3 +335,14 @@ fn a_permit_of_a_longer_life_serves_for_a_shorter() {
     drop(permit);
     assert!(GATE.try_acquire().is_ok());
 }
+
+/// However an owned permit ends, its handle of the limiter goes with it.
+#[test]
+fn an_owned_permit_that_has_ended_holds_no_limiter() {
+    let slots = Arc::new(Semaphore::new(1));
+    let ends: [fn(Permit<Arc<Semaphore>>); 3] = [|permit| permit.finish(Outcome::Success), Permit::cancel, drop];
+    for end in ends {
+        end(slots.try_admit_owned(1).unwrap());
+        assert_eq!((Arc::strong_count(&slots), slots.in_use()), (1, 0));
+    }
+}
