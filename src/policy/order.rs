@@ -397,6 +397,15 @@ mod tests {
     }
 
     #[test]
+    fn the_class_with_the_most_waiters_makes_room() {
+        for order in [Order::RoundRobin, Order::Shares(vec![1, 1])] {
+            let mut classes = Classes::new(order);
+            [0, 0, 0, 1].map(|class| classes.join(class, &Ask::one()));
+            assert_eq!((classes.evicts_for(0), classes.evicts_for(1)), (Some(0), Some(0)));
+        }
+    }
+
+    #[test]
     fn classes_without_waiters_take_no_memory() {
         let mut classes = Classes::new(Order::RoundRobin);
         for class in 0..1_000 {
