@@ -400,7 +400,9 @@ mod tests {
     fn the_class_with_the_most_waiters_makes_room() {
         for order in [Order::RoundRobin, Order::Shares(vec![1, 1])] {
             let mut classes = Classes::new(order);
-            [0, 0, 0, 1].map(|class| classes.join(class, &Ask::one()));
+            for class in [0, 0, 0, 1] {
+                classes.join(class, &Ask::one());
+            }
             assert_eq!((classes.evicts_for(0), classes.evicts_for(1)), (Some(0), Some(0)));
         }
     }
