@@ -8,8 +8,8 @@ use crate::core::permit::Permit;
 use std::time::Duration;
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// A second queue in front of the same limiter, of any length unless it is [bounded](Policy::set_max_queue): for the few callers that shall not wait behind all
-    /// others, such as those that return at the instant of a `WaitingRoom` of the crate `tollgate-http`.
+    /// A second queue in front of the same limiter, of any length unless it is [bounded](Policy::set_max_queue): for the few callers that
+    /// shall not wait behind all others, such as those that return at the instant of a `WaitingRoom` of the crate `tollgate-http`.
     ///
     /// The limits hold for both together, and so does each change of the limiter, be it by a new version of a policy that is
     /// data. Each queue has bounds of its own.

@@ -1,7 +1,7 @@
 //! What drives the queue of a policy: it asks the legs for the head, and hands each ticket to its owner.
 //!
-//! The join or leave of a head, a timer, a grant and a change drive, each on its own thread; a flag lets one thread drive at a time. An owner only looks for
-//! the end of its wait. So a future that is not polled stops no other. No lock is held while a leg or a waker runs.
+//! The join or leave of a head, a timer, a grant and a change drive, each on its own thread; a flag lets one thread drive at a time. An
+//! owner only looks for the end of its wait. So a future that is not polled stops no other. No lock is held while a leg or a waker runs.
 
 use super::QUEUE;
 use super::order::{Eviction, Order};
@@ -606,10 +606,10 @@ impl<L: Limiter + 'static> Core<L> {
     /// Ends all waits; returns the number of those that it has ended.
     pub(super) fn refuse_all(&self) -> usize {
         let waiters = self.queue.lock().in_order();
-        let ended = waiters
-            .iter()
-            .filter(|&&(key, ..)| self.end(key, End::Refused(closed())));
-        let ended = ended.count();
+        let mut ended = 0;
+        for (key, ..) in waiters {
+            ended += usize::from(self.end(key, End::Refused(closed())));
+        }
         self.drive();
         ended
     }

@@ -42,7 +42,7 @@ pub enum Order {
         patience: u32,
     },
     /// One admission for each class in turn, whatever its number of units. A class that gets its first waiter is last in turn, and so is
-    /// one that was served. So the head of a class is served after at most as many admissions as other classes have waiters.
+    /// one that was served. So the head of a class is served after at most one admission of each other class that has waiters.
     /// A class is any number: a hash of a tenant's name, say. Only classes with waiters take memory.
     RoundRobin,
     /// Units to classes in proportion to these weights, as long as they have waiters: start-time fair queueing (Goyal, Vin and Cheng,
@@ -140,7 +140,7 @@ impl fmt::Display for OrderError {
 
 impl std::error::Error for OrderError {}
 
-/// The virtual time that one unit takes a class of weight 1: a multiple of each weight, but for a part in 2^16.
+/// The virtual time that one unit takes a class of weight 1. A weight divides it with an error of at most one part in 2^16.
 const STRIDE: u128 = 1 << 48;
 
 /// The classes of a queue. By shares a class without waiters is kept, else it takes no memory.
@@ -150,7 +150,7 @@ pub(super) struct Classes {
     classes: BTreeMap<u64, Class>,
     // The classes that have waiters, by their starts: for round robin and shares.
     starts: BTreeSet<(u128, u64)>,
-    // By shares, the start of the class that was served last. In turn, the start of the next class that becomes the last.
+    // By shares, the start of the class that was served last. By round robin, the next number in turn.
     now: u128,
 }
 
