@@ -7,12 +7,12 @@ use super::order::{Eviction, Order};
 use super::queue::End;
 use super::waits::WaitStats;
 use crate::core::ask::{Ask, Demand};
-use crate::core::limiter::{Limiter, LimiterExt, delegate};
+use crate::core::limiter::{Limiter, delegate};
 use crate::core::permit::Permit;
 use crate::core::refusal::{Reason, Refusal};
 use crate::core::status::{Description, State};
 use crate::sync::wait_queue::Watch;
-use crate::time::Clock;
+use crate::time::{Clock, ClockReading};
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -444,10 +444,11 @@ impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone + Un
         let this = self.get_mut();
         let core = &this.policy.borrow().0;
         if matches!(this.wait, Stage::New) && core.is_idle() {
-            match core.limiter.try_admit(this.ask) {
-                Ok(permit) => {
+            let reading = ClockReading::new();
+            match core.limiter.try_reserve(&Demand::new(&this.ask, &reading)) {
+                Ok(ticket) => {
                     this.wait = Stage::Ended;
-                    return Poll::Ready(Ok(permit.owned_by(this.policy.clone())));
+                    return Poll::Ready(Ok(Permit::new(this.policy.clone(), ticket)));
                 }
                 Err(refusal) if refusal.reason().is_permanent() => {
                     this.wait = Stage::Ended;

@@ -7,6 +7,7 @@ use crate::blocking;
 use crate::core::limiter::Limiter;
 use crate::core::permit::Permit;
 use crate::sync::park::block_on_timeout;
+use crate::sync::wait_queue::Key;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -21,8 +22,8 @@ impl<H: Limiter<Ticket = SemaphoreTicket> + Deref<Target = Semaphore> + Unpin> H
 pub(super) struct Acquire<H: Handle> {
     semaphore: Option<H>,
     n: u32,
-    // Its age in the queue; zero while it is in none.
-    age: u64,
+    // Its key in the queue, while it is in it.
+    key: Option<usize>,
 }
 
 /// Takes `n` permits if they are free and nothing waits.
@@ -41,36 +42,35 @@ fn permit<H: Handle>(semaphore: H, n: u32) -> Permit<H> {
 }
 
 impl Semaphore {
-    /// Takes `n` permits, or joins the queue for them with `age`, or looks how the wait of `age` stands.
-    fn poll_wait(&self, n: u32, age: &mut u64, waker: &Waker) -> Poll<Result<(), Closed>> {
-        if *age == 0 {
-            return match self.take_or_join(u64::from(n), waker)? {
-                None => Poll::Ready(Ok(())),
-                Some(joined) => {
-                    *age = joined;
-                    Poll::Pending
-                }
-            };
+    /// Takes `n` permits, or joins the queue for them with `key`, or looks how the wait of `key` stands.
+    fn poll_wait(&self, n: u32, key: &mut Option<usize>, waker: &Waker) -> Poll<Result<(), Closed>> {
+        if let Some(joined) = *key {
+            let looked = self.look_at(joined, waker);
+            if looked.is_ready() {
+                *key = None;
+            }
+            return looked;
         }
-        let looked = self.look_at(*age, waker);
-        if looked.is_ready() {
-            *age = 0;
+        *key = self.take_or_join(u64::from(n), waker)?;
+        match key {
+            Some(_) => Poll::Pending,
+            None => Poll::Ready(Ok(())),
         }
-        looked
     }
 }
 
 impl<H: Handle> Acquire<H> {
     pub(super) fn new(semaphore: H, n: u32) -> Self {
         let semaphore = Some(semaphore);
-        Self { semaphore, n, age: 0 }
+        let key = None;
+        Self { semaphore, n, key }
     }
 
     fn poll_acquired(&mut self, waker: &Waker) -> Poll<Result<Permit<H>, AcquireError>> {
         const ENDED: &str = "a future that has ended is not polled again";
         let semaphore = self.semaphore.as_ref().expect(ENDED);
-        if (self.age != 0 || !semaphore.try_take(u64::from(self.n)))
-            && semaphore.poll_wait(self.n, &mut self.age, waker)?.is_pending()
+        if (self.key.is_some() || !semaphore.try_take(u64::from(self.n)))
+            && semaphore.poll_wait(self.n, &mut self.key, waker)?.is_pending()
         {
             return Poll::Pending;
         }
@@ -96,8 +96,8 @@ impl<H: Handle> Future for Acquire<H> {
 
 impl<H: Handle> Drop for Acquire<H> {
     fn drop(&mut self) {
-        if let (Some(semaphore), 1..) = (&self.semaphore, self.age) {
-            semaphore.leave_at(self.age);
+        if let (Some(semaphore), Some(key)) = (&self.semaphore, self.key) {
+            semaphore.leave_at(Key::Caller(key));
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::shim::atomic::{AtomicI64, AtomicU8, Ordering};
 use crate::sync::shim::{Mutex, const_fn};
 use crate::sync::unwind::drop_quietly;
-use crate::sync::wait_queue::{Left, Place, WaitQueue, Waiters};
+use crate::sync::wait_queue::{Key, Left, Place, WaitQueue, Waiters};
 use crate::sync::wake::wake;
 use std::fmt;
 use std::task::{Poll, Waker};
@@ -33,6 +33,11 @@ pub(super) const LEG: &str = "semaphore";
 pub(super) mod kept {
     pub(in super::super) const CLOSED: u8 = 1;
     pub(in super::super) const WATCHED: u8 = 2;
+}
+
+/// The free permits in a word, flagged or not.
+fn available(word: i64) -> i64 {
+    if word < -MAX { word + QUEUED } else { word }
 }
 
 /// Limits how many operations run at once. Weighted, strictly first come first served, resizable at any moment.
@@ -132,20 +137,13 @@ impl Semaphore {
 
     /// Free permits, negative in debt.
     pub(super) fn signed_available(&self) -> i64 {
-        let word = self.word.load(Ordering::Relaxed);
-        if word < -MAX { word + QUEUED } else { word }
+        // Acquire: a watcher sees the writes of the holders before. Pairs with the addition in each `release` that has added up.
+        available(self.word.load(Ordering::Acquire))
     }
 
     #[cfg(test)]
     pub(super) fn is_flagged(&self) -> bool {
         self.word.load(Ordering::Relaxed) < -MAX
-    }
-
-    /// The same, with the writes of the holders that gave theirs back.
-    pub(super) fn available_acquired(&self) -> i64 {
-        // Acquire: pairs with the addition in each `release` that has added up.
-        let word = self.word.load(Ordering::Acquire);
-        if word < -MAX { word + QUEUED } else { word }
     }
 
     /// Permits that a caller could take now: none while there are waiters, since free permits are kept for the first of them. A
@@ -240,17 +238,27 @@ impl Semaphore {
         !self.is_closed() && (n == 0 || self.take(&waiters, n))
     }
 
+    /// Changes the word by what `change` says of the free permits, in one step, and returns their number before. Under the lock.
+    fn subtract(&self, change: impl Fn(i64) -> i64) -> i64 {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let free = available(word);
+            let change = change(free);
+            // Acquire: as in `try_take`.
+            match self
+                .word
+                .compare_exchange_weak(word, word - change, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return free,
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
     /// Takes `n` permits if they are free and nothing waits. Under the lock.
     fn take(&self, waiters: &Waiters, n: u64) -> bool {
-        if self.kept.load(Ordering::Relaxed) == 0 {
-            return self.try_take(n);
-        }
-        let free = u64::try_from(self.unreserved(waiters)).is_ok_and(|free| free >= n);
-        if free {
-            // Acquire: as in `try_take`.
-            self.word.fetch_sub(n as i64, Ordering::Acquire);
-        }
-        free
+        let n = n.min(MAX as u64 + 1) as i64;
+        waiters.first_waiting().is_none() && self.subtract(|free| if free >= n { n } else { 0 }) >= n
     }
 
     /// Gives `n` permits back.
@@ -265,12 +273,7 @@ impl Semaphore {
 
     /// Could `n` permits be taken now?
     pub(super) fn has_free(&self, n: u64) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
-        let free = match word < -MAX {
-            true => self.unreserved(&self.queue.lock()),
-            false => word,
-        };
-        !self.is_closed() && (n == 0 || u64::try_from(free).is_ok_and(|free| free >= n))
+        !self.is_closed() && self.available_permits() as u64 >= n
     }
 }
 
@@ -312,37 +315,26 @@ impl Semaphore {
         if waiters.first_waiting().is_some() {
             return false;
         }
-        if self.kept.load(Ordering::Relaxed) != 0 {
-            let free = self.signed_available() >= n as i64;
-            if free && takes {
-                self.word.fetch_sub(n as i64, Ordering::Acquire);
-            }
-            return free;
-        }
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
-            let free = word >= n as i64;
-            let change = match (free, takes) {
-                (true, true) => n as i64,
-                (true, false) => return true,
-                (false, _) => QUEUED,
-            };
-            // Acquire: as in `try_take`.
-            match self
-                .word
-                .compare_exchange_weak(word, word - change, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => return free,
-                Err(seen) => word = seen,
-            }
-        }
+        let n = n as i64;
+        let flag = if self.wants_flag(waiters) { 0 } else { QUEUED };
+        let free = self.subtract(|free| match free >= n {
+            true if takes => n,
+            true => 0,
+            false => flag,
+        });
+        free >= n
     }
 
     /// Grants from the front as long as permits suffice, and wakes.
     #[cold]
     pub(super) fn hand_over(&self) {
-        while let Some(waker) = self.grant_first() {
+        let mut more = true;
+        while more {
+            let Some((waker, may_grant)) = self.grant_first() else {
+                break;
+            };
             wake(waker);
+            more = may_grant;
         }
         // A watcher that comes after the lock was held reads the word after this release.
         if self.is_kept(kept::WATCHED) {
@@ -350,7 +342,8 @@ impl Semaphore {
         }
     }
 
-    fn grant_first(&self) -> Option<Waker> {
+    /// Grants the first, if that is possible now. `true` beside its waker: so it may be for the next.
+    fn grant_first(&self) -> Option<(Waker, bool)> {
         let mut waiters = self.queue.lock();
         let (age, units) = waiters.first_waiting()?;
         if let Some(lacks @ 1..) = (units as i64).checked_sub(self.signed_available()) {
@@ -361,15 +354,17 @@ impl Semaphore {
             // Relaxed: nothing was written under these permits.
             self.word.fetch_add(back as i64, Ordering::Relaxed);
         }
-        let waker = self.queue.grant(&mut waiters);
+        let waker = self.queue.grant(&mut waiters)?;
         let flag = if self.wants_flag(&waiters) { 0 } else { QUEUED };
         // Acquire: on behalf of the waiter, which locks the queue. Pairs with the addition in each `release` that has added up.
         self.word.fetch_add(flag - units as i64, Ordering::Acquire);
-        waker
+        // A release from now on comes to the lock itself.
+        let more = waiters.first_waiting().is_some() && (self.signed_available() > 0 || waiters.has_granted());
+        Some((waker, more))
     }
 
-    /// Takes `n` permits, or joins the queue for them: its age there. Fails when the semaphore is closed.
-    pub(super) fn take_or_join(&self, n: u64, waker: &Waker) -> Result<Option<u64>, Closed> {
+    /// Takes `n` permits, or joins the queue for them: its key there. Fails when the semaphore is closed.
+    pub(super) fn take_or_join(&self, n: u64, waker: &Waker) -> Result<Option<usize>, Closed> {
         let waker = waker.clone();
         let mut waiters = self.queue.lock();
         let taken = if self.is_closed() {
@@ -385,18 +380,18 @@ impl Semaphore {
         taken
     }
 
-    /// Looks how the wait of this age stands, and leaves `waker` as long as it goes on. Permits that were granted before a close, and
+    /// Looks how the wait of this caller stands, and leaves `waker` as long as it goes on. Permits that were granted before a close, and
     /// not looked at since, are given back.
-    pub(super) fn look_at(&self, age: u64, waker: &Waker) -> Poll<Result<(), Closed>> {
+    pub(super) fn look_at(&self, key: usize, waker: &Waker) -> Poll<Result<(), Closed>> {
         let mut waiters = self.queue.lock();
-        if let Some(own) = waiters.waker(age) {
+        if let Some(own) = waiters.waker(key) {
             if own.will_wake(waker) {
                 return Poll::Pending;
             }
             drop(waiters);
             let mut other = waker.clone();
             waiters = self.queue.lock();
-            let own = waiters.waker(age).map(|own| std::mem::swap(own, &mut other));
+            let own = waiters.waker(key).map(|own| std::mem::swap(own, &mut other));
             drop(waiters);
             drop_quietly(other);
             if own.is_some() {
@@ -404,7 +399,7 @@ impl Semaphore {
             }
             waiters = self.queue.lock();
         }
-        let left = self.queue.remove(&mut waiters, age);
+        let left = self.queue.remove(&mut waiters, Key::Caller(key));
         let closed = self.is_closed();
         drop(waiters);
         match left {
@@ -415,17 +410,17 @@ impl Semaphore {
         Poll::Ready(Err(Closed))
     }
 
-    /// Ends the wait of this age. Permits that it was granted go to the next. If it was the first, those behind it may be granted.
-    pub(super) fn leave_at(&self, age: u64) {
+    /// Ends a wait. Permits that were granted go to the next. If it was the first, those behind it may be granted.
+    pub(super) fn leave_at(&self, key: Key) {
         let mut waiters = self.queue.lock();
-        let left = self.reflag(&mut waiters, |waiters| self.queue.remove(waiters, age));
+        let left = self.reflag(&mut waiters, |waiters| self.queue.remove(waiters, key));
         drop(waiters);
         let Some((left, waker)) = left else { return };
         drop_quietly(waker);
         match left {
             Left::Granted(n) => self.release(n),
-            Left::Waited { was_first: true } => self.hand_over(),
-            Left::Waited { was_first: false } => {}
+            Left::Waited { frees: true } => self.hand_over(),
+            Left::Waited { frees: false } => {}
         }
     }
 
@@ -472,12 +467,12 @@ impl Semaphore {
         }
         match place.age() {
             Some(age) if waiters.granted(age) == Some(units) => {
-                let left = self.queue.remove(&mut waiters, age);
+                let left = self.queue.remove(&mut waiters, Key::Head(age));
                 drop(waiters);
                 drop(left);
                 true
             }
-            _ => units == 0 || units <= MAX as u64 && self.take(&waiters, units),
+            _ => units == 0 || self.take(&waiters, units),
         }
     }
 
@@ -527,7 +522,7 @@ impl Semaphore {
         let Some(age) = age else { return };
         let granted = self.queue.lock().granted(age);
         if granted.is_some_and(|granted| granted != units) {
-            self.leave_at(age);
+            self.leave_at(Key::Head(age));
         }
     }
 }
@@ -620,22 +615,9 @@ impl Semaphore {
         if waiters.first_waiting().is_some() {
             return 0;
         }
-        let flag = if self.wants_flag(&waiters) { QUEUED } else { 0 };
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
-            let taken = (word + flag).clamp(0, most);
-            // Relaxed: no later holder is ordered after permits that are gone.
-            match self
-                .word
-                .compare_exchange_weak(word, word - taken, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => {
-                    self.limit.fetch_sub(taken, Ordering::Relaxed);
-                    return taken;
-                }
-                Err(seen) => word = seen,
-            }
-        }
+        let taken = self.subtract(|free| free.clamp(0, most)).clamp(0, most);
+        self.limit.fetch_sub(taken, Ordering::Relaxed);
+        taken
     }
 
     /// Takes `n` permits that are held off the limit, for good. As far as they exceed the limit, they pay a debt.

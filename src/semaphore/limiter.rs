@@ -6,7 +6,7 @@ use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::Refusal;
 use crate::core::status::{Description, State};
 use crate::core::ticket::Ticket;
-use crate::sync::wait_queue::{Place, Watch};
+use crate::sync::wait_queue::{Key, Place, Watch};
 use std::sync::Weak;
 
 /// The number of permits that an admission holds.
@@ -99,7 +99,7 @@ impl Limiter for Semaphore {
 
     fn leave(&self, place: &Place) {
         if let Some(age) = place.leaves(&self.queue) {
-            self.leave_at(age);
+            self.leave_at(Key::Head(age));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::core::ask::{Ask, Demand, Role, Waiting};
 use crate::core::limiter::{Limiter, Outcome};
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::rng::Rng;
-use crate::sync::wait_queue::{Place, WaitQueue};
+use crate::sync::wait_queue::{Key, Place, WaitQueue};
 use crate::time::ClockReading;
 use std::task::{Poll, Waker};
 
@@ -136,6 +136,30 @@ fn an_older_head_takes_grants_back_from_younger_heads_the_youngest_first() {
 }
 
 #[test]
+fn heads_and_callers_are_served_by_age() {
+    let (semaphore, old, young) = (Semaphore::new(1), Head::old(), Head::new());
+    let join = || match semaphore.take_or_join(1, Waker::noop()) {
+        Ok(Some(caller)) => caller,
+        _ => panic!("none is free"),
+    };
+    let is_served = |caller| semaphore.look_at(caller, Waker::noop()).is_ready();
+    let held = semaphore.try_acquire().unwrap();
+    let first = join();
+    assert!(young.joins(&semaphore, 1));
+    let (second, third) = (join(), join());
+    assert!(old.joins(&semaphore, 1));
+    drop(held);
+    semaphore.cancel(old.take(&semaphore, 1).unwrap());
+    assert!(is_served(first) && !is_served(second));
+    semaphore.release(1);
+    semaphore.cancel(young.take(&semaphore, 1).unwrap());
+    assert!(!is_served(third) && is_served(second));
+    semaphore.leave_at(Key::Caller(third));
+    semaphore.release(1);
+    assert_eq!((semaphore.available_permits(), semaphore.waiting()), (1, 0));
+}
+
+#[test]
 fn an_older_head_takes_nothing_back_if_that_is_not_enough() {
     let (semaphore, old, young) = (Semaphore::new(3), Head::old(), Head::new());
     let held = semaphore.try_acquire_many(2).unwrap();
@@ -219,7 +243,7 @@ fn any_program_of_heads_and_callers_keeps_the_invariants() {
     for _ in 0..3_000 {
         let semaphore = Semaphore::new(random(6) as usize);
         let heads: Vec<_> = (0..4).map(|_| Head::new()).collect();
-        let mut callers: Vec<(u64, u64)> = Vec::new();
+        let mut callers: Vec<(usize, u64)> = Vec::new();
         let mut held: Vec<u64> = Vec::new();
         for _ in 0..60 {
             let (head, units) = (&heads[random(4) as usize], 1 + random(3));
@@ -234,15 +258,15 @@ fn any_program_of_heads_and_callers_keeps_the_invariants() {
                 4 | 5 => {}
                 6 => semaphore.leave(&head.0),
                 7 => match semaphore.take_or_join(units, Waker::noop()).unwrap() {
-                    Some(age) => callers.push((age, units)),
+                    Some(key) => callers.push((key, units)),
                     None => held.push(units),
                 },
                 8 if !callers.is_empty() => {
                     let at = random(callers.len() as u64) as usize;
-                    let (age, units) = callers[at];
+                    let (key, units) = callers[at];
                     match random(2) {
-                        0 => semaphore.leave_at(age),
-                        _ if semaphore.look_at(age, Waker::noop()).is_ready() => held.push(units),
+                        0 => semaphore.leave_at(Key::Caller(key)),
+                        _ if semaphore.look_at(key, Waker::noop()).is_ready() => held.push(units),
                         _ => continue,
                     }
                     callers.swap_remove(at);
@@ -251,9 +275,10 @@ fn any_program_of_heads_and_callers_keeps_the_invariants() {
                 _ if !held.is_empty() => semaphore.release(held.swap_remove(random(held.len() as u64) as usize)),
                 _ => {}
             }
-            let of_callers = |age: &u64| semaphore.queue.lock().granted(*age).unwrap_or(0);
+            let waits = |key: usize| semaphore.queue.lock().waker(key).is_some();
             let granted: u64 = heads.iter().map(|head| head.granted(&semaphore)).sum();
-            let granted = granted + callers.iter().map(|(age, _)| of_callers(age)).sum::<u64>();
+            let of_callers = callers.iter().filter(|&&(key, _)| !waits(key)).map(|&(_, units)| units);
+            let granted = granted + of_callers.sum::<u64>();
             assert_eq!(semaphore.in_use() as u64, held.iter().sum::<u64>() + granted);
             let first = semaphore.queue.lock().first_waiting();
             assert_eq!(semaphore.is_flagged(), first.is_some());
@@ -265,7 +290,9 @@ fn any_program_of_heads_and_callers_keeps_the_invariants() {
             assert!(semaphore.debt() == 0 || heads.iter().all(|head| head.granted(&semaphore) == 0));
         }
         heads.iter().for_each(|head| semaphore.leave(&head.0));
-        callers.iter().for_each(|&(age, _)| semaphore.leave_at(age));
+        callers
+            .iter()
+            .for_each(|&(key, _)| semaphore.leave_at(Key::Caller(key)));
         held.into_iter().for_each(|units| semaphore.release(units));
         assert_eq!(
             (semaphore.in_use(), semaphore.waiting(), semaphore.is_flagged()),

@@ -51,7 +51,7 @@ impl Semaphore {
 
     /// Under the lock, where the limit does not change. The caller sees the writes of the holders that gave their permits back.
     fn is_idle(&self) -> bool {
-        self.available_acquired() >= self.limit() as i64
+        self.signed_available() >= self.limit() as i64
     }
 
     /// Tells all watchers, if no permit is held.

@@ -10,7 +10,7 @@
 //!
 //! The head of a policy draws an age, from one counter for the whole process, when it first joins a queue. A head that leaves, or whose
 //! deadline comes, hands its age on to the next. An admission ends it. Each queue is ordered by age, so of two heads the same one is
-//! older in all queues.
+//! older in all queues. A caller of a semaphore stands behind all heads that have their age when it joins, and before all others.
 //!
 //! A head joins a queue only while it is ready in all queues that it has joined so far. It then keeps its older places if the new
 //! wait is no longer than the one that those had cost, or after it has left places four times. Otherwise it leaves them, so that
@@ -24,6 +24,7 @@
 //! at most as many admissions of oldest heads as there were older waiters when its head drew its age. **Starvation**: this bound counts
 //! admissions, not time. A holder that never gives a permit back stops the heads that wait for it.
 
+mod callers;
 pub(crate) mod park;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 pub(crate) mod runtime;

@@ -3,6 +3,7 @@
 
 use crate::core::ask::{Demand, Role};
 use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::sync::callers::Callers;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::shim::{Mutex, MutexGuard, const_fn};
 use crate::sync::unwind::quietly;
@@ -127,40 +128,59 @@ pub struct WaitQueue {
     waiters: Mutex<Waiters>,
 }
 
-struct Waiter {
+/// The head of a policy.
+struct Head {
     units: u64,
     waker: Waker,
-    // Of a policy, which may wait for another leg: what it was granted may be taken back for an older head.
-    of_policy: bool,
 }
 
 /// The waiters of a [`WaitQueue`], under its lock. The lists are made when the first joins or watches: most queues stay empty.
 #[derive(Default)]
 pub(crate) struct Waiters(Option<Box<Lists>>);
 
-/// By age.
 #[derive(Default)]
 struct Lists {
-    waiting: BTreeMap<u64, Waiter>,
-    // Those on whose behalf units were taken, until they look.
-    granted: BTreeMap<u64, Waiter>,
+    callers: Callers,
+    // By age.
+    heads: BTreeMap<u64, Head>,
+    // Heads on whose behalf units were taken, until they look. An older one may take them back: they may wait for another leg.
+    granted: BTreeMap<u64, Head>,
     // The units of all that wait.
     units: u128,
     watchers: Watchers,
+}
+
+/// A waiter, in the queue where it has joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// The key of a caller.
+    Caller(usize),
+    /// The age of the head of a policy.
+    Head(u64),
 }
 
 /// How a waiter left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     Granted(u64),
-    Waited { was_first: bool },
+    /// `frees`: it was the first, and others wait.
+    Waited {
+        frees: bool,
+    },
 }
 
-/// A number that no older waiter has, of any queue.
+static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(2);
+
+/// A number that no older waiter has, of any queue, and no other head. It is even.
 pub(crate) fn new_age() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     // Relaxed: only that no number comes twice.
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    NEXT.fetch_add(2, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// The age of a caller, between that of the youngest head and the next. Callers of one queue may share it: they stand in a list.
+fn age_of_caller() -> u64 {
+    // Relaxed: the lock of a queue orders the ages of those that have joined it.
+    NEXT.load(std::sync::atomic::Ordering::Relaxed) - 1
 }
 
 impl WaitQueue {
@@ -288,8 +308,8 @@ impl WaitQueue {
     /// Gives the place of `place` up, if it has one here: the `leave` of a limiter that hands nothing over.
     pub fn leave(&self, place: &Place) {
         let Some(age) = place.leaves(self) else { return };
-        let left = self.remove(&mut self.waiters.lock(), age);
-        if let Some((Left::Waited { was_first: true }, _)) = left {
+        let left = self.remove(&mut self.waiters.lock(), Key::Head(age));
+        if let Some((Left::Waited { frees: true }, _)) = left {
             self.wake_first();
         }
     }
@@ -317,8 +337,8 @@ impl WaitQueue {
             return;
         }
         let waiters = self.waiters.lock();
-        let first = waiters.lists().and_then(|lists| lists.waiting.first_key_value());
-        let waker = first.map(|(_, waiter)| waiter.waker.clone());
+        let first = waiters.lists().and_then(|lists| lists.heads.first_key_value());
+        let waker = first.map(|(_, head)| head.waker.clone());
         drop(waiters);
         waker.into_iter().for_each(wake);
     }
@@ -337,101 +357,109 @@ impl WaitQueue {
         living.for_each(|watcher| quietly(|| watcher.changed()));
     }
 
-    fn put(&self, waiters: &mut Waiters, age: u64, waiter: Waiter) -> u64 {
-        let waiters = waiters.make();
-        waiters.units += u128::from(waiter.units);
-        waiters.waiting.insert(age, waiter);
+    fn count(&self, lists: &Lists) {
         // Relaxed: a hint. Under the lock.
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        age
+        self.waiting
+            .store(lists.callers.waiting() + lists.heads.len(), Ordering::Relaxed);
     }
 
-    /// A caller joins behind all others: its age. `waker` is a clone that was made outside the lock.
-    pub(crate) fn join(&self, waiters: &mut Waiters, units: u64, waker: Waker) -> u64 {
-        let of_policy = false;
-        let waiter = Waiter {
-            units,
-            waker,
-            of_policy,
-        };
-        self.put(waiters, new_age(), waiter)
+    fn put(&self, lists: &mut Lists, age: u64, head: Head) {
+        lists.units += u128::from(head.units);
+        lists.heads.insert(age, head);
+        self.count(lists);
+    }
+
+    /// A caller joins behind all others: its key. `waker` is a clone that was made outside the lock.
+    pub(crate) fn join(&self, waiters: &mut Waiters, units: u64, waker: Waker) -> usize {
+        let lists = waiters.make();
+        lists.units += u128::from(units);
+        let key = lists.callers.push(age_of_caller(), units, waker);
+        self.count(lists);
+        key
     }
 
     /// The head of `place` joins behind all that are older: its age.
     pub(crate) fn join_place(&self, waiters: &mut Waiters, units: u64, place: &Place) -> u64 {
-        let (waker, of_policy) = (place.waker().clone(), true);
-        let waiter = Waiter {
-            units,
-            waker,
-            of_policy,
-        };
-        self.put(waiters, place.join(self), waiter)
+        let (waker, age) = (place.waker().clone(), place.join(self));
+        self.put(waiters.make(), age, Head { units, waker });
+        age
     }
 
     /// Grants the first that waits what it waits for: it stays, as granted, until it looks.
     pub(crate) fn grant(&self, waiters: &mut Waiters) -> Option<Waker> {
-        let waiters = waiters.lists_mut()?;
-        let (age, mut waiter) = waiters.waiting.pop_first()?;
-        // The waker of a caller runs foreign code when it is cloned. It is not needed again: only policies may wait again.
-        let waker = match waiter.of_policy {
-            true => waiter.waker.clone(),
-            false => std::mem::replace(&mut waiter.waker, Waker::noop().clone()),
+        let is_head = matches!(waiters.first()?, (Key::Head(_), ..));
+        let lists = waiters.make();
+        let (units, waker) = match is_head {
+            true => {
+                let (age, head) = lists.heads.pop_first()?;
+                let granted = (head.units, head.waker.clone());
+                lists.granted.insert(age, head);
+                granted
+            }
+            false => lists.callers.grant()?,
         };
-        waiters.units -= u128::from(waiter.units);
-        waiters.granted.insert(age, waiter);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        lists.units -= u128::from(units);
+        self.count(lists);
         Some(waker)
     }
 
     /// Takes back what policies younger than `age` were granted and have not redeemed, the youngest first, until it is `need` units;
     /// all of it or nothing unless `or_less`. They wait again. Returns the units.
     pub(crate) fn take_back(&self, waiters: &mut Waiters, age: u64, need: u64, or_less: bool) -> u64 {
-        let granted = &waiters.make().granted;
-        let of_policies = granted.range(age..).rev().filter(|(_, waiter)| waiter.of_policy);
+        let lists = waiters.make();
         let (mut units, mut ages) = (0_u64, Vec::new());
-        for (&younger, waiter) in of_policies {
+        for (&younger, head) in lists.granted.range(age..).rev() {
             if units >= need {
                 break;
             }
-            units += waiter.units;
+            units += head.units;
             ages.push(younger);
         }
         if units < need && !or_less {
             return 0;
         }
         for age in ages {
-            if let Some(waiter) = waiters.make().granted.remove(&age) {
-                self.put(waiters, age, waiter);
+            if let Some(head) = lists.granted.remove(&age) {
+                self.put(lists, age, head);
             }
         }
         units
     }
 
-    /// Takes out all that wait: none of them is granted any more. Those that were granted stay. The wakers are woken outside the lock.
+    /// Takes out all that wait, once and for all: nobody joins after that. Those that were granted stay. The wakers are woken outside the
+    /// lock.
     pub(crate) fn end_waiting(&self, waiters: &mut Waiters) -> Vec<Waker> {
-        let waiters = waiters.make();
-        waiters.units = 0;
-        self.waiting.store(0, Ordering::Relaxed);
-        std::mem::take(&mut waiters.waiting)
-            .into_values()
-            .map(|waiter| waiter.waker)
-            .collect()
+        let lists = waiters.make();
+        let heads = std::mem::take(&mut lists.heads).into_values();
+        let wakers = lists.callers.end().chain(heads.map(|head| head.waker)).collect();
+        lists.units = 0;
+        self.count(lists);
+        wakers
     }
 
-    /// Takes the waiter of this age out. Its waker is dropped outside the lock.
-    pub(crate) fn remove(&self, waiters: &mut Waiters, age: u64) -> Option<(Left, Waker)> {
-        let waiters = waiters.lists_mut()?;
-        if let Some(waiter) = waiters.granted.remove(&age) {
-            return Some((Left::Granted(waiter.units), waiter.waker));
+    /// Takes a waiter out. Its waker is dropped outside the lock.
+    pub(crate) fn remove(&self, waiters: &mut Waiters, key: Key) -> Option<(Left, Waker)> {
+        let was_first = waiters.first().is_some_and(|(first, ..)| first == key);
+        let lists = waiters.lists_mut()?;
+        let (waited, units, waker) = match key {
+            Key::Caller(key) => {
+                let caller = lists.callers.remove(key)?;
+                (caller.waits, caller.units, caller.waker)
+            }
+            Key::Head(age) => {
+                let waits = lists.heads.remove(&age);
+                let waited = waits.is_some();
+                let head = waits.or_else(|| lists.granted.remove(&age))?;
+                (waited, head.units, head.waker)
+            }
+        };
+        if !waited {
+            return Some((Left::Granted(units), waker));
         }
-        let was_first = waiters
-            .waiting
-            .first_key_value()
-            .is_some_and(|(&first, _)| first == age);
-        let waiter = waiters.waiting.remove(&age)?;
-        waiters.units -= u128::from(waiter.units);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        Some((Left::Waited { was_first }, waiter.waker))
+        lists.units -= u128::from(units);
+        self.count(lists);
+        let frees = was_first && waiters.first().is_some();
+        Some((Left::Waited { frees }, waker))
     }
 }
 
@@ -448,10 +476,23 @@ impl Waiters {
         self.0.get_or_insert_default()
     }
 
+    /// The key, the age and the units of the oldest that waits.
+    fn first(&self) -> Option<(Key, u64, u64)> {
+        let lists = self.lists()?;
+        let caller = lists.callers.first();
+        let caller = caller.map(|(key, caller)| (Key::Caller(key), caller.age, caller.units));
+        let head = lists.heads.first_key_value();
+        let head = head.map(|(&age, head)| (Key::Head(age), age, head.units));
+        match (&caller, &head) {
+            (Some((_, older, _)), Some((_, age, _))) if older > age => head,
+            (None, _) => head,
+            _ => caller,
+        }
+    }
+
     /// The age and the units of the oldest that waits.
     pub(crate) fn first_waiting(&self) -> Option<(u64, u64)> {
-        let first = self.lists()?.waiting.first_key_value();
-        first.map(|(&age, waiter)| (age, waiter.units))
+        self.first().map(|(_, age, units)| (age, units))
     }
 
     /// Does an older one wait? All are older than one that has no age yet.
@@ -461,12 +502,17 @@ impl Waiters {
     }
 
     fn is_waiting(&self, age: u64) -> bool {
-        self.lists().is_some_and(|lists| lists.waiting.contains_key(&age))
+        self.lists().is_some_and(|lists| lists.heads.contains_key(&age))
     }
 
-    /// The units that the waiter of this age was granted.
+    /// The units that the head of this age was granted.
     pub(crate) fn granted(&self, age: u64) -> Option<u64> {
-        self.lists()?.granted.get(&age).map(|waiter| waiter.units)
+        self.lists()?.granted.get(&age).map(|head| head.units)
+    }
+
+    /// Are there heads that were granted units, and have not looked since?
+    pub(crate) fn has_granted(&self) -> bool {
+        self.lists().is_some_and(|lists| !lists.granted.is_empty())
     }
 
     /// The units of all that wait, saturating.
@@ -475,10 +521,10 @@ impl Waiters {
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
-    /// Does the waiter of this age wait here? Then for `units` from now on.
+    /// Does the head of this age wait here? Then for `units` from now on.
     pub(crate) fn waits(&mut self, age: u64, units: u64) -> bool {
         let Some(lists) = self.lists_mut() else { return false };
-        let Some(own) = lists.waiting.get_mut(&age) else {
+        let Some(own) = lists.heads.get_mut(&age) else {
             return false;
         };
         lists.units = lists.units - u128::from(own.units) + u128::from(units);
@@ -486,9 +532,10 @@ impl Waiters {
         true
     }
 
-    /// The waker that the waiter of this age has, if it waits.
-    pub(crate) fn waker(&mut self, age: u64) -> Option<&mut Waker> {
-        self.lists_mut()?.waiting.get_mut(&age).map(|own| &mut own.waker)
+    /// The waker of this caller, if it waits.
+    pub(crate) fn waker(&mut self, key: usize) -> Option<&mut Waker> {
+        let own = self.lists_mut()?.callers.get_mut(key)?;
+        own.waits.then_some(&mut own.waker)
     }
 }
 
