@@ -5,7 +5,7 @@ use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::Refusal;
 use crate::core::status::Description;
 use crate::core::ticket::{BoxTicket, Ticket};
-use crate::core::tuple::{look_at_all, with_rest};
+use crate::core::tuple::{look_at_all, look_at_rest};
 use crate::sync::shim::Mutex;
 use crate::sync::unwind::each;
 use crate::sync::wait_queue::{Place, Watch};
@@ -170,10 +170,13 @@ impl Legs {
         };
         for leg in &self.legs {
             if let Err(refusal) = leg.limiter.reserve(demand, &mut taken.words[leg.words.clone()]) {
-                let rest = taken.count + 1;
-                deferred.begin();
+                let rest = &self.legs[taken.count + 1..];
+                if taken.count > 0 {
+                    deferred.begin();
+                }
                 drop(taken);
-                return Err(with_rest(refusal, &self.erased()[rest..], demand));
+                let rest = look_at_rest(rest.iter().map(|leg| &*leg.limiter), demand);
+                return Err(rest.map_or(refusal, |rest| refusal.and(rest)));
             }
             taken.count += 1;
         }

@@ -431,7 +431,7 @@ impl Refusal {
     /// The refusal of two legs of which this was asked first: with the later wait, and as that of the leg that can never admit, or
     /// that is not waited for.
     pub fn and(self, other: Self) -> Self {
-        let rank = |refusal: &Self| (refusal.wait == Wait::Never, refusal.at_once);
+        let rank = |it: &Self| (it.wait == Wait::Never, it.wait != Wait::Never && it.at_once);
         let first = if rank(&other) > rank(&self) { other } else { self };
         Self {
             wait: self.wait.and(other.wait),
@@ -484,6 +484,9 @@ mod tests {
                 (Reason::Oversized, "small", Wait::Never)
             );
         }
+        // However the legs are grouped.
+        let both = never.and(Refusal::new(Reason::Unpriced, "other", Wait::Never).and(busy.at_once()));
+        assert_eq!((both.leg(), both.is_at_once()), ("small", true));
         let late = Refusal::new(Reason::RateExceeded, "late", until(7));
         assert_eq!(
             (late.and(busy.at_once()).leg(), late.and(busy).is_at_once()),

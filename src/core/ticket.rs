@@ -75,7 +75,7 @@ pub struct BoxTicket(pub(crate) [u64; BoxTicket::WORDS_INLINE]);
 
 impl BoxTicket {
     /// The number of words that fit.
-    pub const WORDS_INLINE: usize = 12;
+    pub const WORDS_INLINE: usize = 13;
 
     pub(crate) const EMPTY: Self = Self([0; Self::WORDS_INLINE]);
 }

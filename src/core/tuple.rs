@@ -93,15 +93,12 @@ fn as_head<R>(demand: &Demand<'_>, look: impl FnOnce(&Demand<'_>) -> R) -> R {
     }
 }
 
-/// The refusal of one leg, with the waits of the legs behind it that were not asked.
+/// The refusal of the legs behind one that refused, which were not asked. `None` if they admit, so that the first refusal is not copied.
 #[cold]
 #[inline(never)] // row: bare chain
-pub(crate) fn with_rest(refusal: Refusal, rest: &[&dyn Erased], demand: &Demand<'_>) -> Refusal {
-    let look = |refusal: Refusal, leg: &&dyn Erased| match as_head(demand, |demand| leg.look(demand)) {
-        Err(other) => refusal.and(other),
-        Ok(()) => refusal,
-    };
-    rest.iter().fold(refusal, look)
+pub(crate) fn look_at_rest<'a>(rest: impl Iterator<Item = &'a dyn Erased>, demand: &Demand<'_>) -> Option<Refusal> {
+    rest.filter_map(|leg| as_head(demand, |demand| leg.look(demand)).err())
+        .reduce(Refusal::and)
 }
 
 macro_rules! tuples {
@@ -126,11 +123,17 @@ macro_rules! tuples {
             fn try_reserve(&self, demand: &Demand<'_>) -> Result<Self::Ticket, Refusal> {
                 // Dropped after the guards: what they give back is one change.
                 let mut deferred = Deferred::new();
-                let refused = |by: usize, refusal| with_rest(refusal, &[$(&self.$at as &dyn Erased),+][by + 1..], demand);
+                let refused = |by: usize, refusal: Refusal| {
+                    let legs = [$(&self.$at as &dyn Erased),+];
+                    look_at_rest(legs[by + 1..].iter().copied(), demand).map_or(refusal, |rest| refusal.and(rest))
+                };
                 $(let $ticket = match self.$at.try_reserve(demand) {
                     Ok(ticket) => Undo { limiter: &self.$at, ticket },
                     Err(refusal) => {
-                        deferred.begin();
+                        // The first leg's refusal gives nothing back.
+                        if $at > 0 {
+                            deferred.begin();
+                        }
                         return Err(refused($at, refusal));
                     }
                 };)+

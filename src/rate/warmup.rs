@@ -208,7 +208,10 @@ pub(super) struct Shape {
     threshold: u64,
     /// In grains.
     max: u64,
-    cold: u32,
+    /// How much a grain costs more for each two grains above the threshold, in `2^-96` intervals of a permit; rounded up.
+    steepness: u128,
+    /// The cost of one permit from the maximum, in fine ticks: the usual take of a rate that is seldom reached.
+    first: u128,
 }
 
 impl Shape {
@@ -237,25 +240,38 @@ impl Shape {
         let yielded = u128::from(count) * u128::from(period_nanos);
         let threshold = grains(yielded, 2 * u128::from(nanos));
         let max = threshold + grains(2 * yielded, u128::from(1 + cold) * u128::from(nanos));
-        Some(Self {
+        let rise = u128::from(cold) * u128::from(cold) - 1;
+        let shape = Self {
             interval,
             period,
             threshold,
             max,
-            cold,
-        })
+            steepness: (rise << 93).checked_div(threshold.into()).map_or(0, |exact| exact + 1),
+            first: 0,
+        };
+        let first = shape.cost(max, max.saturating_sub(1 << GRAIN), 1);
+        Some(Self { first, ..shape })
     }
 
-    /// The cost of `n` permits at `stored` grains, in fine ticks, rounded up.
-    pub(super) fn cost(&self, stored: u64, n: u64) -> u128 {
-        let taken = u128::from(n) << GRAIN;
-        let above = |stored: u128| stored.saturating_sub(u128::from(self.threshold));
-        let (from, to) = (above(stored.into()), above(u128::from(stored).saturating_sub(taken)));
-        let mut intervals = taken;
-        if from > 0 && self.threshold > 0 {
-            let steepness = u128::from(self.cold) * u128::from(self.cold) - 1;
-            intervals += (steepness * (from * from - to * to)).div_ceil(8 * u128::from(self.threshold));
+    /// The state after `n` permits were taken from `state`.
+    fn take(&self, PaceState { free_at, stored }: PaceState, n: u64) -> PaceState {
+        let left = stored - (u128::from(n) << GRAIN).min(stored.into()) as u64;
+        let cost = match n == 1 && stored == self.max {
+            true => self.first,
+            false => self.cost(stored, left, n),
+        };
+        PaceState {
+            free_at: free_at.saturating_add(cost),
+            stored: left,
         }
+    }
+
+    /// The cost of `n` permits on the way from `stored` to `left` grains, in fine ticks: at least `n` intervals, and exact to
+    /// `2^-24` of an interval and `2^-32` of each permit's.
+    fn cost(&self, stored: u64, left: u64, n: u64) -> u128 {
+        let [from, to] = [stored, left].map(|stored| stored.saturating_sub(self.threshold));
+        let slope = (u128::from(from + to) * self.steepness) >> 64;
+        let intervals = (u128::from(n) << GRAIN) + (u128::from(from - to) * slope).div_ceil(1 << 32);
         intervals.saturating_mul(self.interval).div_ceil(1 << GRAIN)
     }
 
@@ -268,11 +284,7 @@ impl Shape {
     /// The current interval, in fine ticks.
     pub(super) fn slope_at(&self, stored: u64) -> u128 {
         let above = u128::from(stored.saturating_sub(self.threshold));
-        if above == 0 || self.threshold == 0 {
-            return self.interval;
-        }
-        let steepness = u128::from(self.cold) * u128::from(self.cold) - 1;
-        let extra = ((steepness * above) << GRAIN) / (4 * u128::from(self.threshold));
+        let extra = (2 * above * self.steepness) >> (96 - GRAIN);
         self.interval + (extra.saturating_mul(self.interval) >> GRAIN)
     }
 }
@@ -351,25 +363,30 @@ impl Ramp {
         }
     }
 
-    /// The state now: idle time stores permits.
+    /// The state now.
     fn current(&self) -> PaceState {
-        let (now, Pace::Shaped(shape)) = (fine(self.now), self.pace) else {
-            return self.state;
+        self.stored_since(self.state)
+    }
+
+    /// What has become of `state` by now: idle time stores permits.
+    fn stored_since(&self, state: PaceState) -> PaceState {
+        let (now, Pace::Shaped(shape)) = (fine(self.now), &self.pace) else {
+            return state;
         };
         // Less than a tick is the rounding of a wait, and no idle time.
-        if self.state.free_at.saturating_add(fine(1)) > now {
-            return self.state;
+        if state.free_at.saturating_add(fine(1)) > now {
+            return state;
         }
         // As fine as 128 bits allow, so that no part of a tick is lost each time.
         let period = u128::from(shape.period) << IDLE;
-        let idle = ((now - self.state.free_at) >> (FINE - IDLE)).min(period);
+        let idle = ((now - state.free_at) >> (FINE - IDLE)).min(period);
         let (gained, period) = (idle * u128::from(shape.max), period.max(1));
-        let missing = u128::from(shape.max.saturating_sub(self.state.stored));
+        let missing = u128::from(shape.max.saturating_sub(state.stored));
         // A limiter that is full again needs no division.
         let stored = if gained >= missing * period {
             shape.max
         } else {
-            self.state.stored + (gained / period) as u64
+            state.stored + (gained / period) as u64
         };
         PaceState { free_at: now, stored }
     }
@@ -381,16 +398,6 @@ impl Ramp {
 
     fn is_free(&self) -> bool {
         ticks(self.state.free_at) <= self.now
-    }
-
-    /// Lets `n` permits go from `state`.
-    fn charge(&mut self, shape: &Shape, state: PaceState, n: u64) {
-        let cost = shape.cost(state.stored, n);
-        let taken = (u128::from(n) << GRAIN).min(u128::from(state.stored));
-        self.state = PaceState {
-            free_at: state.free_at.saturating_add(cost),
-            stored: state.stored - taken as u64,
-        };
     }
 }
 
@@ -433,12 +440,12 @@ impl Machine for Ramp {
     }
 
     fn take(&mut self, n: u64) -> u64 {
-        let Pace::Shaped(shape) = self.pace else { return 0 };
+        let Pace::Shaped(shape) = &self.pace else { return 0 };
         if n == 0 {
             return 0;
         }
         self.before = self.current();
-        self.charge(&shape, self.before, n);
+        self.state = shape.take(self.before, n);
         self.taken += 1;
         self.taken
     }
@@ -446,13 +453,11 @@ impl Machine for Ramp {
     fn settle(&mut self, mark: &mut u64, charged: u64, actual: u64) -> u64 {
         let Pace::Shaped(shape) = self.pace else { return actual };
         if self.is_latest(*mark) {
-            self.charge(&shape, self.before, actual);
+            self.state = shape.take(self.before, actual);
         } else if let Some(more) = actual.checked_sub(charged) {
             // It is paid for with the latest take, and also without it, in case that is undone.
-            let latest = std::mem::replace(&mut self.state, self.before);
-            self.charge(&shape, self.current(), more);
-            self.before = std::mem::replace(&mut self.state, latest);
-            self.charge(&shape, self.current(), more);
+            self.before = shape.take(self.stored_since(self.before), more);
+            self.state = shape.take(self.current(), more);
         }
         actual
     }
@@ -463,10 +468,7 @@ impl Machine for Ramp {
         }
         match self.pace {
             Pace::Unlimited => Some(self.now),
-            Pace::Shaped(shape) if n <= self.burst => {
-                let PaceState { free_at, stored } = self.current();
-                Some(ticks(free_at.saturating_add(shape.cost(stored, ahead))))
-            }
+            Pace::Shaped(shape) if n <= self.burst => Some(ticks(shape.take(self.current(), ahead).free_at)),
             _ => None,
         }
     }
