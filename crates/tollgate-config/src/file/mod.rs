@@ -159,7 +159,7 @@ impl Kinds {
     }
 
     fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, SpecError> {
-        let spec = S::deserialize(Reader::new(node))?;
+        let spec = S::deserialize(Reader(node))?;
         spec.check_with(self)?;
         Ok(spec)
     }

@@ -3,6 +3,7 @@
 use super::{Around, LegKind};
 use crate::file::{Node, Reader};
 use crate::spec::SpecError;
+use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -76,7 +77,7 @@ impl Kinds {
                 Err(error) => SpecError::whole(error.to_string()),
             };
             let numbers = Node::deserialize(numbers).map_err(SpecError::custom)?;
-            build(T::deserialize(Reader::new(&numbers))?, clock).map_err(told)
+            build(T::deserialize(Reader(&numbers))?, clock).map_err(told)
         };
         Arc::make_mut(&mut self.0).insert(name.into(), Arc::new(read_and_build));
         self
@@ -93,8 +94,10 @@ impl Kinds {
             "calendar-window" if cfg!(not(feature = "calendar")) => needs(given, "calendar"),
             "breaker" | "adaptive" if cfg!(not(feature = "resilience")) => needs(given, "resilience"),
             _ => {
+                let known = LegKind::deserialize(StrDeserializer::<SpecError>::new(given));
+                let fault = known.map_or_else(|error| error.fault().to_owned(), |_| String::new());
                 let names = self.names().map(|name| format!(", {name}")).collect::<String>();
-                LegKind::unknown(given, &names)
+                fault.replace(" is allowed", &format!("{names} is allowed"))
             }
         };
         SpecError::new("kind", fault)

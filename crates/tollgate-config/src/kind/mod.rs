@@ -8,10 +8,9 @@ pub use custom::{CustomKind, Kinds};
 #[cfg(feature = "resilience")]
 pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
-use crate::file::table_of;
+use crate::file::{Node, Reader, read_kind, table_of};
 use crate::live::{AnyUnit, Change, unit};
-use crate::spec::{PartitionsSpec, SpecError, limit};
-use serde::de::value::StrDeserializer;
+use crate::spec::{PartitionsSpec, PathPart, SpecError, limit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -62,7 +61,7 @@ impl Around {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum LegKind {
     /// A [`TokenBucket`].
@@ -184,6 +183,7 @@ pub enum LegKind {
     #[cfg(feature = "resilience")]
     Adaptive(AdaptiveSpec),
     /// A kind of the program's own.
+    #[serde(skip_deserializing)]
     #[cfg_attr(feature = "schema", schemars(untagged))]
     Custom(CustomKind),
 }
@@ -336,14 +336,13 @@ impl LegKind {
         kind.as_ref().and_then(Value::as_str).unwrap_or_default().into()
     }
 
-    /// The fault of a kind that there is not, beside `others` of the program's own.
-    fn unknown(given: &str, others: &str) -> String {
-        // No variant has an empty name.
-        let read = Self::deserialize(StrDeserializer::<SpecError>::new(""));
-        let fault = read.err().map_or(String::new(), |error| error.fault().into());
-        fault
-            .replace(", custom", others)
-            .replacen("``", &format!("`{given}`"), 1)
+    /// Reads the kind of a leg, and its numbers. A kind that there is not is one of the program's own.
+    pub(crate) fn read(node: Node) -> Result<Self, SpecError> {
+        let known = read_kind(node.clone(), "name, kind, per, inherit, shadow, at_once, when, ");
+        known.or_else(|error: SpecError| match error.path() {
+            [PathPart::Key(key)] if &**key == "kind" => CustomKind::deserialize(Reader(&node)).map(Self::Custom),
+            _ => Err(error),
+        })
     }
 
     fn cold_factor() -> u32 {

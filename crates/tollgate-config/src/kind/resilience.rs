@@ -1,9 +1,10 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
 use super::{Around, fixed};
-use crate::file::{read_kind, write_kind};
+use crate::file::{Node, read_kind, write_kind};
 use crate::live::AnyUnit;
 use crate::spec::SpecError;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use tollgate_resilience::{BreakerError, CircuitBreaker, OpenTime};
 /// ```
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct BreakerSpec {
     /// The number of latest calls that the state is judged by, unless `time_window` is given.
     pub count_window: Option<usize>,
@@ -149,7 +150,7 @@ fn adaptive_fault(error: AdaptiveError) -> SpecError {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct AdaptiveSpec {
     /// The law that sets the limit, with its numbers; without it `gradient2`, and `cubic` of a rate.
     #[serde(
@@ -248,7 +249,7 @@ impl AdaptiveSpec {
 /// names the law.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum LawSpec {
     /// [`Aimd`].
@@ -303,7 +304,8 @@ pub enum LawSpec {
 
 impl LawSpec {
     fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
-        read_kind(deserializer, &["kind"]).map(Some)
+        let node = Node::deserialize(deserializer)?;
+        read_kind(node, "kind, ").map(Some).map_err(D::Error::custom)
     }
 
     fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {

@@ -68,10 +68,17 @@ impl SpecError {
         }
     }
 
-    /// A key that is not among those `allowed`.
-    pub(crate) fn unknown_key(given: &str, allowed: &[&[&str]]) -> Self {
-        let allowed = allowed.concat().join(", ");
-        Self::of_key(format!("key `{given}` is unknown here; allowed: {allowed}"))
+    /// The same mistake in a table with a kind, which was read as the table below the name of its kind, and has these keys as well.
+    pub(crate) fn of_variant(mut self, common: &str) -> Self {
+        self.path.remove(0);
+        if self.path.is_empty() {
+            return self.within("kind");
+        }
+        if self.path.len() == 1 && self.is_of_key {
+            let fault = self.fault.replacen("allowed: ", &format!("allowed: {common}"), 1);
+            self.fault = fault.trim_end_matches(", ").into();
+        }
+        self
     }
 
     /// The same mistake in the table `key`.
@@ -223,7 +230,8 @@ impl Error for SpecError {
     }
 
     fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
-        Self::unknown_key(given, &[allowed])
+        let allowed = allowed.join(", ");
+        Self::of_key(format!("key `{given}` is unknown here; allowed: {allowed}"))
     }
 
     fn missing_field(key: &'static str) -> Self {

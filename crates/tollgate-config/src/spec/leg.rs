@@ -1,8 +1,9 @@
 //! One leg as data: its kind, and when and how it applies.
 
 use super::text;
-use crate::file::{read_kind, write_kind};
+use crate::file::{Node, write_kind};
 use crate::kind::LegKind;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
 use tollgate::Inherit;
@@ -52,10 +53,8 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 impl LegSpec {
     fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LegKind, D::Error> {
-        read_kind(
-            deserializer,
-            &["name", "kind", "per", "inherit", "shadow", "at_once", "when"],
-        )
+        let node = Node::deserialize(deserializer)?;
+        LegKind::read(node).map_err(D::Error::custom)
     }
 
     fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {

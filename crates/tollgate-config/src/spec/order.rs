@@ -1,6 +1,6 @@
 //! The order of a queue, in a file: a table with a kind.
 
-use crate::file::{read_kind, write_kind};
+use crate::file::{Node, read_kind, write_kind};
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tollgate::Order;
@@ -12,15 +12,15 @@ use tollgate::Order;
     derive(schemars::JsonSchema),
     schemars(rename = "Order", tag = "kind")
 )]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum OrderSpec {
-    Fifo,
-    Lifo,
+    Fifo {},
+    Lifo {},
     Priority {
         classes: Within<32>,
         patience: Within<{ u32::MAX }>,
     },
-    RoundRobin,
+    RoundRobin {},
     Shares {
         weights: Vec<Within<{ u32::MAX }>>,
     },
@@ -47,29 +47,30 @@ impl<'de, const MOST: u32> Deserialize<'de> for Within<MOST> {
 
 pub(crate) fn serialize<S: Serializer>(order: &Order, serializer: S) -> Result<S::Ok, S::Error> {
     let spec = match order {
-        Order::Lifo => OrderSpec::Lifo,
+        Order::Lifo => OrderSpec::Lifo {},
         Order::Priority { classes, patience } => OrderSpec::Priority {
             classes: Within((*classes).into()),
             patience: Within(*patience),
         },
-        Order::RoundRobin => OrderSpec::RoundRobin,
+        Order::RoundRobin => OrderSpec::RoundRobin {},
         Order::Shares(weights) => OrderSpec::Shares {
             weights: weights.iter().copied().map(Within).collect(),
         },
-        _ => OrderSpec::Fifo,
+        _ => OrderSpec::Fifo {},
     };
     write_kind(&spec, serializer)
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Order, D::Error> {
-    Ok(match read_kind(deserializer, &["kind"])? {
-        OrderSpec::Fifo => Order::Fifo,
-        OrderSpec::Lifo => Order::Lifo,
+    let node = Node::deserialize(deserializer)?;
+    Ok(match read_kind(node, "kind, ").map_err(D::Error::custom)? {
+        OrderSpec::Fifo {} => Order::Fifo,
+        OrderSpec::Lifo {} => Order::Lifo,
         OrderSpec::Priority { classes, patience } => Order::Priority {
             classes: classes.0 as u8,
             patience: patience.0,
         },
-        OrderSpec::RoundRobin => Order::RoundRobin,
+        OrderSpec::RoundRobin {} => Order::RoundRobin,
         OrderSpec::Shares { weights } => Order::Shares(weights.into_iter().map(|weight| weight.0).collect()),
     })
 }

@@ -106,11 +106,11 @@ impl<'de> Deserialize<'de> for KeyTier {
         let node = Node::deserialize(deserializer)?;
         match &node {
             Node::Text(name) => Ok(name.as_str().into()),
-            Node::Table(_) => PolicySpec::deserialize(Reader::new(&node))
+            Node::Table(_) => PolicySpec::deserialize(Reader(&node))
                 .map(Self::Own)
                 .map_err(Error::custom),
             _ => Err(Error::custom(
-                Reader::new(&node).refuse("the name of a tier or a table with a policy"),
+                Reader(&node).refuse("the name of a tier or a table with a policy"),
             )),
         }
     }
