@@ -5,8 +5,6 @@
 mod file;
 mod kind;
 mod live;
-#[cfg(feature = "remote")]
-mod remote;
 mod set;
 mod source;
 mod spec;

@@ -1,10 +1,10 @@
 //! The policies of a service that run: named ones, and a policy for each key; and how another version of all comes in force.
 
 use crate::kind::{Around, Kinds, LivePartitions};
-use crate::live::{Changes, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy, follow};
-use crate::source::{ReloadEvent, Source, SourceError};
+use crate::live::{Changes, Reload, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy};
+use crate::source::SourceError;
 use crate::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, SpecError};
-use parking_lot::Mutex;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tollgate::{Clock, Keyed, KeysFull, Policy};
 /// The policies of a service: named ones, and maps with a policy for each key. A handle: clones are the same set.
 ///
 /// # Versions
-/// [`apply`](Self::apply) puts another version of all in force, policy by policy, each as [`Reload`](crate::Reload) states it.
+/// [`apply`](Reload::apply) puts another version of all in force, policy by policy, each as [`Reload`] states it.
 ///
 /// | what | effect |
 /// |---|---|
@@ -31,7 +31,7 @@ use tollgate::{Clock, Keyed, KeysFull, Policy};
 ///
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
-/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
+/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload};
 /// let requests = |quota: &str| PolicySpec::new([LegSpec::new("requests", LegKind::token_bucket(quota.parse().unwrap()))]);
 /// let mut tenants = KeyedSpec::new(10_000, "free", requests("1/h burst 2"));
 /// tenants.tiers.insert("paid".into(), requests("100/h burst 5"));
@@ -57,8 +57,8 @@ pub struct PolicySet(Arc<Running>);
 pub type KeyedPolicies = Keyed<String, Policy<ReloadableLegs>>;
 
 struct Running {
-    latest: Mutex<Arc<Latest>>,
-    error: Mutex<Option<SourceError>>,
+    latest: ArcSwap<Latest>,
+    error: ArcSwapOption<SourceError>,
 }
 
 /// The latest version, and what runs by it.
@@ -77,63 +77,59 @@ struct Latest {
 struct LiveMap {
     map: Arc<KeyedPolicies>,
     /// In force for new keys.
-    tiers: Arc<Mutex<Arc<Tiers>>>,
+    tiers: Arc<ArcSwap<Tiers>>,
 }
 
-/// The policy of each key.
+/// The policy of each key. Keys of a tier share it.
 struct Tiers {
-    spec: KeyedSpec,
-    /// The tiers, which their keys share.
-    shared: BTreeMap<String, Arc<PolicySpec>>,
+    keys: BTreeMap<String, Arc<PolicySpec>>,
+    default: Arc<PolicySpec>,
     around: Around,
 }
 
 impl Tiers {
     /// Of a specification that has been checked.
     fn new(spec: &KeyedSpec, around: &Around) -> Arc<Self> {
-        let tiers = spec.tiers.iter();
+        let shared = |(name, policy): (&String, &PolicySpec)| (name.clone(), Arc::new(policy.clone()));
+        let tiers: BTreeMap<_, _> = spec.tiers.iter().map(shared).collect();
+        let key = |(key, tier): (&String, &KeyTier)| match tier {
+            KeyTier::Own(policy) => (key.clone(), Arc::new(policy.clone())),
+            KeyTier::Named(tier) => (key.clone(), Arc::clone(&tiers[tier])),
+        };
         Arc::new(Self {
-            spec: spec.clone(),
-            shared: tiers
-                .map(|(name, policy)| (name.clone(), Arc::new(policy.clone())))
-                .collect(),
+            keys: spec.keys.iter().map(key).collect(),
+            default: Arc::clone(&tiers[&spec.default]),
             around: around.clone(),
         })
     }
 
-    fn policy_of(&self, key: &str) -> Arc<PolicySpec> {
-        match self.spec.keys.get(key) {
-            Some(KeyTier::Own(policy)) => Arc::new(policy.clone()),
-            Some(KeyTier::Named(tier)) => Arc::clone(&self.shared[tier]),
-            None => Arc::clone(&self.shared[&self.spec.default]),
-        }
+    fn policy_of(&self, key: &str) -> &Arc<PolicySpec> {
+        self.keys.get(key).unwrap_or(&self.default)
     }
 }
 
 impl LiveMap {
     fn new(spec: &KeyedSpec, around: &Around) -> Self {
-        let tiers = Arc::new(Mutex::new(Tiers::new(spec, around)));
+        let tiers = Arc::new(ArcSwap::new(Tiers::new(spec, around)));
         let (for_new_keys, max_keys) = (Arc::clone(&tiers), spec.max_keys);
-        let map = Keyed::try_new(max_keys, move |key: &String| {
-            let tiers = Arc::clone(&*for_new_keys.lock());
-            build_policy(&tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
-        });
-        let map = Arc::new(map);
+        let map = Arc::new(Keyed::try_new(max_keys, move |key: &String| {
+            let tiers = for_new_keys.load_full();
+            build_policy(tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
+        }));
         Self { map, tiers }
     }
 
     /// Puts other tiers in force: for new keys, and then for those that are there.
     fn apply(&self, name: &str, spec: &KeyedSpec, around: &Around, changes: &mut Changes) {
         let to = Tiers::new(spec, around);
-        let old = std::mem::replace(&mut *self.tiers.lock(), Arc::clone(&to));
-        drop(old);
+        self.tiers.store(Arc::clone(&to));
         let mut live = Vec::new();
         // A key that is made meanwhile by the tiers before is visited, or made again.
         self.map
             .for_each(|key, policy| live.push((key.clone(), Arc::clone(policy))));
         let mut changed = 0;
         for (key, policy) in live {
-            match put_in_force(&policy, &to.policy_of(&key), around) {
+            match put_in_force(&policy, to.policy_of(&key), around) {
                 Ok(is_changed) => changed += usize::from(is_changed),
                 Err(error) => changes.refused.push(error.below(["keys", &key]).below(["keyed", name])),
             }
@@ -171,8 +167,8 @@ impl PolicySetSpec {
             ..Latest::default()
         };
         Ok(PolicySet(Arc::new(Running {
-            latest: Mutex::new(Arc::new(nothing.prepare(&Arc::new(self.clone()))?)),
-            error: Mutex::default(),
+            latest: ArcSwap::from_pointee(nothing.prepare(&Arc::new(self.clone()))?),
+            error: ArcSwapOption::empty(),
         })))
     }
 }
@@ -245,28 +241,19 @@ impl Latest {
 }
 
 impl PolicySet {
-    fn latest(&self) -> Arc<Latest> {
-        Arc::clone(&self.0.latest.lock())
-    }
-
     /// The latest version.
     pub fn spec(&self) -> Arc<PolicySetSpec> {
-        Arc::clone(&self.latest().spec)
+        Arc::clone(&self.0.latest.load().spec)
     }
 
     /// Its number: the set starts with 1.
     pub fn version(&self) -> u64 {
-        self.latest().version
+        self.0.latest.load().version
     }
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
     pub fn last_error(&self) -> Option<SourceError> {
-        self.0.error.lock().clone()
-    }
-
-    fn set_error(&self, error: Option<SourceError>) {
-        let old = std::mem::replace(&mut *self.0.error.lock(), error);
-        drop(old);
+        self.0.error.load().as_deref().cloned()
     }
 
     /// The policy called `name`.
@@ -274,7 +261,7 @@ impl PolicySet {
     /// # Errors
     /// [`SpecError`]: the version in force has none of that name.
     pub fn policy(&self, name: &str) -> Result<ReloadablePolicy, SpecError> {
-        named(&self.latest().policies, name, "policy").cloned()
+        named(&self.0.latest.load().policies, name, "policy").cloned()
     }
 
     /// The map called `name`, with a policy for each key.
@@ -282,7 +269,7 @@ impl PolicySet {
     /// # Errors
     /// [`SpecError`]: the version in force has none of that name.
     pub fn keyed(&self, name: &str) -> Result<Arc<KeyedPolicies>, SpecError> {
-        let latest = self.latest();
+        let latest = self.0.latest.load();
         let live = named(&latest.keyed, name, "map of keyed policies")?;
         Ok(Arc::clone(&live.map))
     }
@@ -292,24 +279,32 @@ impl PolicySet {
     /// # Errors
     /// [`SpecError`]: the version in force has none of that name.
     pub fn partitions(&self, name: &str) -> Result<Arc<Partitions>, SpecError> {
-        let latest = self.latest();
+        let latest = self.0.latest.load();
         let (_, live) = named(&latest.around.partitions, name, "partitions")?;
         Ok(Arc::clone(live))
     }
+}
 
-    /// Puts another version in force: see [Versions](Self#versions). A version costs some microseconds for each live key.
-    ///
-    /// # Errors
-    /// [`SpecError`], with the path of the key: nothing has been changed then. It also stands in [`last_error`](Self::last_error).
-    pub fn apply(&self, spec: PolicySetSpec) -> Result<Changes, SpecError> {
-        let applied = self.install(&Arc::new(spec));
-        self.set_error(applied.as_ref().err().map(|error| SourceError::new(error.clone())));
-        let (before, mut next) = applied?;
+/// Versions: see [Versions](PolicySet#versions). A version costs some microseconds for each live key.
+impl Reload<PolicySetSpec> for PolicySet {
+    /// No lock is held while a version is built: where two come at once, the later one is built anew after the earlier.
+    fn apply(&self, spec: PolicySetSpec) -> Result<Changes, SpecError> {
+        let spec = Arc::new(spec);
+        let (before, mut next) = loop {
+            let before = self.0.latest.load_full();
+            let prepared = before.prepare(&spec);
+            let next = prepared.inspect_err(|error| self.refuse(SourceError::new(error.clone())))?;
+            let next = Arc::new(next);
+            if Arc::ptr_eq(&self.0.latest.compare_and_swap(&before, Arc::clone(&next)), &before) {
+                break (before, next);
+            }
+        };
+        self.0.error.store(None);
         let mut changes = Changes::between(next.version, &*before.spec, &*next.spec);
         loop {
             next.put_in_force(&mut changes);
             // Another version may have come meanwhile: the later one is put in force last.
-            let latest = self.latest();
+            let latest = self.0.latest.load_full();
             if Arc::ptr_eq(&latest, &next) {
                 return Ok(changes);
             }
@@ -317,28 +312,8 @@ impl PolicySet {
         }
     }
 
-    /// Makes `spec` the latest version. No lock is held while it is built: where two versions come at once, the later one is built anew
-    /// after the earlier.
-    fn install(&self, spec: &Arc<PolicySetSpec>) -> Result<(Arc<Latest>, Arc<Latest>), SpecError> {
-        loop {
-            let before = self.latest();
-            let next = Arc::new(before.prepare(spec)?);
-            let mut latest = self.0.latest.lock();
-            if Arc::ptr_eq(&latest, &before) {
-                *latest = Arc::clone(&next);
-                return Ok((before, next));
-            }
-        }
-    }
-
-    /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`. To be spawned, or run on a
-    /// thread of its own.
-    ///
-    /// # Cancel safety
-    /// Dropping the future stops between two versions.
-    pub async fn follow<S: Source<PolicySetSpec>>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) {
-        let refused = |error| self.set_error(Some(error));
-        follow(source, |spec| self.apply(spec), refused, event).await;
+    fn refuse(&self, error: SourceError) {
+        self.0.error.store(Some(Arc::new(error)));
     }
 }
 
@@ -349,7 +324,7 @@ fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<
 
 impl fmt::Debug for PolicySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let latest = self.latest();
+        let latest = self.0.latest.load();
         f.debug_struct("PolicySet")
             .field("version", &latest.version)
             .field("policies", &latest.spec.policies.keys())

@@ -9,7 +9,7 @@ pub use custom::{CustomKind, Kinds};
 pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
 use crate::file::{Node, Reader, read_kind, table_of};
-use crate::live::{AnyUnit, Change, unit};
+use crate::live::Built;
 use crate::spec::{PartitionsSpec, PathPart, SpecError, limit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -19,12 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::Shared;
 use tollgate::policy::Partitions;
-use tollgate::rate::{Meter, Rate};
 #[cfg(feature = "calendar")]
 use tollgate::{CalendarPeriod, CalendarWindow};
-use tollgate::{
-    Clock, FixedWindow, Inherit, LeakyBucket, Limiter, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
-};
+use tollgate::{Clock, FixedWindow, LeakyBucket, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 
 /// The partitions of a running set, by name.
 pub(crate) type LivePartitions = BTreeMap<String, (PartitionsSpec, Arc<Partitions>)>;
@@ -188,115 +185,71 @@ pub enum LegKind {
     Custom(CustomKind),
 }
 
-/// A rate, and how it is changed.
-fn rate<M: Meter + 'static>(rate: Rate<M>, change: fn(&Rate<M>, &LegKind, Inherit)) -> Arc<dyn AnyUnit> {
-    let is_full = |rate: &Rate<M>| rate.time_until_full() == Some(Duration::ZERO);
-    unit(rate, Some(Change { change, is_full }))
-}
-
-/// A limiter that cannot be changed in place.
-fn fixed<L: Limiter + 'static>(limiter: L) -> Arc<dyn AnyUnit> {
-    unit(limiter, None)
-}
-
 /// A fault of `key`.
 fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> SpecError {
     move |error| SpecError::new(key, error.to_string())
 }
 
-/// Changes a limiter of this kind to its numbers.
-macro_rules! change {
-    ($variant:ident { $($field:ident),* }, $limiter:ident, $inherit:ident => $change:expr) => {
-        |$limiter, kind, $inherit| {
-            if let LegKind::$variant { $($field,)* .. } = kind {
-                $change;
-            }
-        }
-    };
-}
-
-/// Changes the limit of a window.
-macro_rules! change_limit {
-    ($variant:ident) => {
-        change!($variant { limit }, window, inherit => window.set_limit(*limit, inherit))
-    };
-}
-
 impl LegKind {
-    /// Builds the limiter, and tells how it is changed in place to numbers that [fit](Self::fits).
-    pub(crate) fn build(&self, around: &Around) -> Result<Arc<dyn AnyUnit>, SpecError> {
+    /// Builds the limiter, and tells how another one that [fits](Self::fits) is changed to its numbers.
+    pub(crate) fn build(&self, around: &Around) -> Result<Built, SpecError> {
         let clock = &around.clock;
-        Ok(match self {
-            Self::TokenBucket { quota } => rate(
-                TokenBucket::new(*quota).on(clock),
-                change!(TokenBucket { quota }, bucket, inherit => bucket.set_quota(*quota, inherit)),
-            ),
+        // Numbers that have been checked are not refused by a change; refused ones would leave the old in force.
+        Ok(match *self {
+            Self::TokenBucket { quota } => {
+                let bucket = TokenBucket::new(quota).on(clock);
+                Built::new(bucket, move |bucket, inherit| bucket.set_quota(quota, inherit))
+            }
             Self::LeakyBucket { quota, slack } => {
-                let bucket = LeakyBucket::new(*quota).slack(*slack).map_err(fault("slack"))?;
-                // Numbers that have been checked are not refused; refused ones would leave the old in force.
-                rate(
-                    bucket.on(clock),
-                    change!(LeakyBucket { quota, slack }, bucket, inherit => {
-                        let _ = bucket.set_quota(*quota, *slack, inherit);
-                    }),
-                )
+                let bucket = LeakyBucket::new(quota).slack(slack).map_err(fault("slack"))?.on(clock);
+                Built::new(bucket, move |bucket, inherit| bucket.set_quota(quota, slack, inherit))
             }
             Self::Warmup {
                 quota,
                 period,
                 cold_factor,
             } => {
-                let warmup = Warmup::new(*quota, *period).map_err(fault("period"))?;
-                let warmup = warmup.cold_factor(*cold_factor).map_err(fault("cold_factor"))?;
-                rate(
-                    warmup.on(clock),
-                    change!(Warmup { quota }, warmup, inherit => {
-                        let _ = warmup.set_quota(*quota, inherit);
-                    }),
-                )
+                let warmup = Warmup::new(quota, period).map_err(fault("period"))?;
+                let warmup = warmup.cold_factor(cold_factor).map_err(fault("cold_factor"))?.on(clock);
+                Built::new(warmup, move |warmup, inherit| warmup.set_quota(quota, inherit))
             }
             Self::FixedWindow { limit, window } => {
-                let window = FixedWindow::new(*limit, *window).map_err(fault("window"))?;
-                rate(window.on(clock), change_limit!(FixedWindow))
+                let window = FixedWindow::new(limit, window).map_err(fault("window"))?.on(clock);
+                Built::new(window, move |window, inherit| window.set_limit(limit, inherit))
             }
             #[cfg(feature = "calendar")]
             Self::CalendarWindow {
                 limit,
                 period,
-                time_zone,
+                ref time_zone,
             } => {
-                let window = CalendarWindow::new(*limit, *period, time_zone).map_err(fault("time_zone"))?;
-                rate(window.on(clock), change_limit!(CalendarWindow))
+                let window = CalendarWindow::new(limit, period, time_zone)
+                    .map_err(fault("time_zone"))?
+                    .on(clock);
+                Built::new(window, move |window, inherit| window.set_limit(limit, inherit))
             }
             Self::SlidingWindow {
                 limit,
                 window,
                 segments,
             } => {
-                let window = SlidingWindow::new(*limit, *window).map_err(fault("window"))?;
-                let window = window.segments(*segments).map_err(fault("segments"))?;
-                rate(window.on(clock), change_limit!(SlidingWindow))
+                let window = SlidingWindow::new(limit, window).map_err(fault("window"))?;
+                let window = window.segments(segments).map_err(fault("segments"))?.on(clock);
+                Built::new(window, move |window, inherit| window.set_limit(limit, inherit))
             }
             Self::SlidingLog { limit, window } => {
-                let log = SlidingLog::new(*limit, *window).map_err(fault("window"))?;
-                rate(log.on(clock), change_limit!(SlidingLog))
+                let log = SlidingLog::new(limit, window).map_err(fault("window"))?.on(clock);
+                Built::new(log, move |log, inherit| log.set_limit(limit, inherit))
             }
             Self::Semaphore { limit } => {
                 let most = Semaphore::MAX_PERMITS;
-                if *limit > most {
-                    return Err(SpecError::given(
-                        "limit",
-                        limit,
-                        format_args!("a whole number of 0 to {most}"),
-                    ));
+                if limit > most {
+                    let allowed = format_args!("a whole number of 0 to {most}");
+                    return Err(SpecError::given("limit", limit, allowed));
                 }
-                let change = Change::<Semaphore> {
-                    change: change!(Semaphore { limit }, semaphore, _inherit => semaphore.set_limit(*limit)),
-                    is_full: |semaphore| semaphore.available_permits() == semaphore.limit(),
-                };
-                unit(Semaphore::new(*limit), Some(change))
+                Built::new(Semaphore::new(limit), move |semaphore, _| semaphore.set_limit(limit))
             }
-            Self::Partition { of, class } => {
+            Self::Partition { ref of, ref class } => {
                 let Some((spec, partitions)) = around.partitions.get(of) else {
                     let names = around.partitions.keys().map(String::as_str);
                     return Err(SpecError::unknown(of, "partitions", names).within("of"));
@@ -306,13 +259,13 @@ impl LegKind {
                     return Err(SpecError::unknown(class, &what, spec.classes()).within("class"));
                 };
                 // A key of a map may go while others hold permits.
-                fixed(Shared::from(Arc::clone(partitions.class(number))))
+                Built::fixed(Shared::from(Arc::clone(partitions.class(number))))
             }
             #[cfg(feature = "resilience")]
-            Self::Breaker(breaker) => fixed(breaker.build(around)?),
+            Self::Breaker(ref breaker) => Built::fixed(breaker.build(around)?),
             #[cfg(feature = "resilience")]
-            Self::Adaptive(adaptive) => adaptive.build(around)?,
-            Self::Custom(custom) => fixed(custom.build(around)?),
+            Self::Adaptive(ref adaptive) => adaptive.build(around)?,
+            Self::Custom(ref custom) => Built::fixed(custom.build(around)?),
         })
     }
 

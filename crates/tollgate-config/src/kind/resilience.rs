@@ -1,12 +1,11 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
-use super::{Around, fixed};
+use super::Around;
 use crate::file::{Node, read_kind, write_kind};
-use crate::live::AnyUnit;
+use crate::live::Built;
 use crate::spec::SpecError;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Quota, Semaphore, TokenBucket};
 use tollgate_resilience::adaptive::{
@@ -194,14 +193,19 @@ impl Default for AdaptiveSpec {
 }
 
 impl AdaptiveSpec {
-    pub(super) fn build(&self, around: &Around) -> Result<Arc<dyn AnyUnit>, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<Built, SpecError> {
         let Some(quota) = self.quota else {
             let start = self
                 .limit
                 .unwrap_or(20.clamp(self.floor.min(self.ceiling), self.ceiling));
             let semaphore = Semaphore::new(start.min(Semaphore::MAX_PERMITS));
             let law = || Box::new(Gradient2::new()) as Box<dyn LimitLaw>;
-            return Ok(fixed(self.drive(semaphore, law, ("limit", start as u64), around)?));
+            return Ok(Built::fixed(self.drive(
+                semaphore,
+                law,
+                ("limit", start as u64),
+                around,
+            )?));
         };
         if self.limit.is_some() {
             return Err(SpecError::new(
@@ -212,7 +216,7 @@ impl AdaptiveSpec {
         let bucket = TokenBucket::new(quota).on(&around.clock);
         let adaptive = self.drive(bucket, || Box::new(Cubic::new()), ("quota", quota.count()), around)?;
         match Quota::new(self.ceiling as u64, quota.period()) {
-            Ok(_) => Ok(fixed(adaptive)),
+            Ok(_) => Ok(Built::fixed(adaptive)),
             Err(error) => Err(SpecError::new("ceiling", error.to_string())),
         }
     }

@@ -1,7 +1,7 @@
 //! A version of a policy that has been built, of limiters that are kept and new ones.
 
 use super::load::Link;
-use super::unit::{AnyUnit, Trial};
+use super::unit::{AnyUnit, Built, Change, Trial};
 use crate::kind::Around;
 use crate::spec::{LegSpec, PolicySpec, SpecError, check_legs};
 use std::sync::Arc;
@@ -11,8 +11,10 @@ use tollgate::{Inherit, Legs, Policy, PolicyError};
 pub(crate) struct LiveLeg {
     pub(super) spec: LegSpec,
     pub(super) unit: Arc<dyn AnyUnit>,
-    /// Its numbers are to change in place.
-    changes: bool,
+    /// How the limiter is changed to these numbers.
+    change: Option<Change>,
+    /// It is to be changed.
+    is_changed: bool,
     pub(super) link: Option<Link>,
     pub(super) trial: Option<Trial>,
 }
@@ -20,14 +22,18 @@ pub(crate) struct LiveLeg {
 impl LiveLeg {
     /// The limiter of `spec`: that of the leg `before`, if that is the same leg, else a fresh one.
     fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, SpecError> {
-        let before = before.filter(|leg| leg.spec.per == spec.per);
-        let is_same = before.is_some_and(|leg| leg.spec.kind == spec.kind);
-        // Numbers are checked by what they build, also where a limiter is kept.
-        let fresh = (!is_same).then(|| spec.kind.build(around)).transpose()?;
-        let kept = before.filter(|leg| is_same || leg.unit.can_change() && spec.kind.fits(&leg.spec.kind));
-        let Some(unit) = kept.map(|leg| Arc::clone(&leg.unit)).or(fresh) else {
-            unreachable!("a leg that is not fresh is kept");
+        let before = before.filter(|leg| leg.spec.per == spec.per && spec.kind.fits(&leg.spec.kind));
+        let same = before.filter(|leg| leg.spec.kind == spec.kind);
+        let Built { unit, change } = match same {
+            Some(same) => Built {
+                unit: Arc::clone(&same.unit),
+                change: same.change.clone(),
+            },
+            // Numbers are checked by what they build, also where a limiter is kept.
+            None => spec.kind.build(around)?,
         };
+        let kept = before.filter(|_| same.is_none() && change.is_some());
+        let unit = kept.map_or(unit, |leg| Arc::clone(&leg.unit));
         if unit.has_other_clock(&around.clock) {
             let fault = "its limiter decides by another clock than the policy waits by";
             return Err(SpecError::new("kind", fault));
@@ -35,10 +41,17 @@ impl LiveLeg {
         Ok(Self {
             spec: spec.clone(),
             unit,
-            changes: kept.is_some() && !is_same,
+            change,
+            is_changed: kept.is_some(),
             link: None,
             trial: None,
         })
+    }
+
+    fn change_to(&self, inherit: Inherit) {
+        if let Some(change) = &self.change {
+            change(&*self.unit, inherit);
+        }
     }
 }
 
@@ -98,19 +111,18 @@ fn check_whole(spec: &PolicySpec, legs: &Arc<Legs>, around: &Around) -> Result<(
 /// Changes the numbers of the limiters that this version has kept. `latest` gives the version in force: another one may have come
 /// meanwhile, and changed them before this one did.
 pub(super) fn put_numbers_in_force(live: &Arc<[LiveLeg]>, latest: impl Fn() -> Arc<[LiveLeg]>) {
-    let changed = || live.iter().filter(|leg| leg.changes);
-    changed().for_each(|leg| leg.unit.put_in_force(&leg.spec.kind, leg.spec.inherit));
+    let changed = || live.iter().filter(|leg| leg.is_changed);
+    changed().for_each(|leg| leg.change_to(leg.spec.inherit));
     let mut known = Arc::clone(live);
     loop {
         let now = latest();
         if Arc::ptr_eq(&now, &known) {
             return;
         }
-        for leg in changed() {
-            if let Some(later) = now.iter().find(|later| Arc::ptr_eq(&later.unit, &leg.unit)) {
-                later.unit.put_in_force(&later.spec.kind, Inherit::AsIs);
-            }
-        }
+        let is_changed = |later: &&LiveLeg| changed().any(|leg| Arc::ptr_eq(&later.unit, &leg.unit));
+        now.iter()
+            .filter(is_changed)
+            .for_each(|later| later.change_to(Inherit::AsIs));
         known = now;
     }
 }

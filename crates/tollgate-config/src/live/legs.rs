@@ -6,7 +6,7 @@ use super::load::LegLoad;
 use crate::kind::Around;
 use crate::source::SourceError;
 use crate::spec::{PolicySpec, STAYS, SpecError};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,7 +37,7 @@ pub struct ReloadableLegs {
     places: Mutex<BTreeMap<u64, Arc<Version>>>,
     watchers: Arc<Watchers>,
     /// Why the latest version that was handed in is not in force.
-    error: Mutex<Option<SourceError>>,
+    pub(super) error: ArcSwapOption<SourceError>,
 }
 
 /// A list of legs.
@@ -47,7 +47,7 @@ struct Version {
     around: Around,
     legs: Arc<Legs>,
     live: Arc<[LiveLeg]>,
-    /// The loads that change as permits come back.
+    /// The loads that conditions depend on. Those of permits change as permits come back.
     loads: Vec<Arc<LegLoad>>,
     /// Permits that are out, and admissions that are under way.
     out: AtomicU64,
@@ -76,13 +76,12 @@ impl Version {
         let relay = Arc::new(Relay(Arc::clone(watchers)));
         let watcher: Weak<dyn Watch> = Arc::downgrade(&relay) as Weak<dyn Watch>;
         legs.watch(&watcher);
-        let links = live.iter().filter_map(|leg| leg.link.as_ref());
-        let of_permits = links.filter(|link| link.is_of_permits());
+        let load = |leg: &LiveLeg| Some(Arc::clone(&leg.link.as_ref()?.load));
         Ok(Arc::new(Self {
             number: before.map_or(1, |before| before.number + 1),
             spec: Arc::clone(spec),
             around: around.clone(),
-            loads: of_permits.map(|link| Arc::clone(&link.load)).collect(),
+            loads: live.iter().filter_map(load).collect(),
             legs,
             live,
             out: AtomicU64::new(0),
@@ -122,7 +121,7 @@ impl ReloadableLegs {
             retired: Mutex::default(),
             places: Mutex::default(),
             watchers,
-            error: Mutex::default(),
+            error: ArcSwapOption::empty(),
         })
     }
 
@@ -138,12 +137,7 @@ impl ReloadableLegs {
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
     pub fn last_error(&self) -> Option<SourceError> {
-        self.error.lock().clone()
-    }
-
-    pub(super) fn set_error(&self, error: Option<SourceError>) {
-        let old = std::mem::replace(&mut *self.error.lock(), error);
-        drop(old);
+        self.error.load().as_deref().cloned()
     }
 
     pub(super) fn live(&self) -> Arc<[LiveLeg]> {
@@ -188,7 +182,7 @@ impl ReloadableLegs {
         // (N) Sequentially consistent: either an admission sees this number, or `forget_unused` sees the admission.
         self.number.fetch_max(next.number, Ordering::SeqCst);
         self.forget_unused();
-        self.set_error(None);
+        self.error.store(None);
         put_numbers_in_force(&next.live, || self.live());
         // All waiters are judged anew, by the new list.
         self.watchers.changed();
@@ -207,20 +201,6 @@ impl ReloadableLegs {
         // What may run users' code when it is dropped outlives the lock.
         drop(retired);
         drop(gone);
-    }
-
-    /// An admission or a permit of `version` ends.
-    fn exit(&self, version: &Version) {
-        let last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
-        // Pairs with (N): waiters depend on the loads of the list in force.
-        if self.number.load(Ordering::SeqCst) == version.number {
-            version.loads.iter().for_each(|load| load.changed());
-            return;
-        }
-        if last {
-            self.forget_unused();
-        }
-        self.current.load_full().loads.iter().for_each(|load| load.changed());
     }
 
     /// The list of a ticket.
@@ -265,12 +245,21 @@ impl ReloadableLegs {
     }
 }
 
-/// Counts a permit as ended when this is dropped.
+/// An admission or a permit of a list, which ends when this is dropped.
 struct Exit<'a>(&'a ReloadableLegs, &'a Version);
 
 impl Drop for Exit<'_> {
     fn drop(&mut self) {
-        self.0.exit(self.1);
+        let Self(all, version) = self;
+        let is_last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
+        // Pairs with (N): waiters depend on the loads of the list in force.
+        if all.number.load(Ordering::SeqCst) == version.number {
+            return version.loads.iter().for_each(|load| load.changed());
+        }
+        if is_last {
+            all.forget_unused();
+        }
+        all.current.load_full().loads.iter().for_each(|load| load.changed());
     }
 }
 

@@ -127,9 +127,4 @@ impl Link {
             .clone()
             .filter(|_| Arc::ptr_eq(&self.load.unit, &leg.unit))
     }
-
-    /// True when permits that come back change its load.
-    pub(super) fn is_of_permits(&self) -> bool {
-        self.load.meter.is_none()
-    }
 }

@@ -12,6 +12,6 @@ pub(crate) use built::build_legs;
 pub use changes::Changes;
 pub use legs::{ReloadTicket, ReloadableLegs};
 pub use reload::{Reload, ReloadablePolicy};
-pub(crate) use reload::{apply_spec, build_policy, follow};
+pub(crate) use reload::{apply_spec, build_policy};
 pub use status::LegStatus;
-pub(crate) use unit::{AnyUnit, Change, unit};
+pub(crate) use unit::Built;

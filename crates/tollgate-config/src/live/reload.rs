@@ -63,7 +63,7 @@ pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<Re
 /// a calendar window, `of` and `class` of a partition, all numbers of breakers, of adaptive limits and of kinds of your own. A condition
 /// that a version keeps goes on; one whose marks move goes on from the known load. For microseconds, a new number may stand beside the
 /// list of the version before.
-pub trait Reload {
+pub trait Reload<S = PolicySpec>: Sync {
     /// Puts another version in force.
     ///
     /// # Errors
@@ -89,46 +89,45 @@ pub trait Reload {
     /// assert!(policy.limiter().last_error().is_some());
     /// # Ok::<(), tollgate_config::SpecError>(())
     /// ```
-    fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError>;
+    fn apply(&self, spec: S) -> Result<Changes, SpecError>;
+
+    /// Notes in `last_error` why the latest version is not in force.
+    fn refuse(&self, error: SourceError);
 
     /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`. To be spawned, or run on a
     /// thread of its own.
     ///
     /// # Cancel safety
     /// Dropping the future stops between two versions: each is in force whole, or not at all.
-    fn follow<S: Source>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) -> impl Future<Output = ()> + Send;
+    fn follow(
+        &self,
+        mut source: impl Source<S>,
+        mut event: impl FnMut(ReloadEvent) + Send,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            while let Some(version) = source.next().await {
+                event(
+                    match version.and_then(|spec| self.apply(spec).map_err(SourceError::new)) {
+                        Ok(changes) => ReloadEvent::Applied(changes),
+                        Err(error) => {
+                            self.refuse(error.clone());
+                            ReloadEvent::Refused(error)
+                        }
+                    },
+                );
+            }
+        }
+    }
 }
 
 impl Reload for ReloadablePolicy {
     fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError> {
         let applied = apply_spec(self, &Arc::new(spec), &self.limiter().around());
-        if let Err(error) = &applied {
-            self.limiter().set_error(Some(SourceError::new(error.clone())));
-        }
-        applied
+        applied.inspect_err(|error| self.refuse(SourceError::new(error.clone())))
     }
 
-    async fn follow<S: Source>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) {
-        let refused = |error| self.limiter().set_error(Some(error));
-        follow(source, |spec| self.apply(spec), refused, event).await;
-    }
-}
-
-/// Puts each version of a source in force by `apply`, and tells `refused` and `event` of those that are not.
-pub(crate) async fn follow<T, S: Source<T>>(
-    mut source: S,
-    apply: impl Fn(T) -> Result<Changes, SpecError>,
-    refused: impl Fn(SourceError),
-    mut event: impl FnMut(ReloadEvent),
-) {
-    while let Some(version) = source.next().await {
-        event(match version.and_then(|spec| apply(spec).map_err(SourceError::new)) {
-            Ok(changes) => ReloadEvent::Applied(changes),
-            Err(error) => {
-                refused(error.clone());
-                ReloadEvent::Refused(error)
-            }
-        });
+    fn refuse(&self, error: SourceError) {
+        self.limiter().error.store(Some(Arc::new(error)));
     }
 }
 

@@ -1,7 +1,7 @@
 //! A limiter that lasts from version to version.
 
-use crate::kind::LegKind;
 use crate::spec::LegSpec;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use tollgate::policy::conditional::{Meter, Trigger};
@@ -15,11 +15,7 @@ pub(crate) trait AnyUnit: Send + Sync {
     /// Adds a leg of it to `legs`, which these measure. Gives what the leg counts in shadow mode.
     fn add_to(&self, legs: &mut Legs, spec: &LegSpec, meters: &[Arc<Meter>], when: Option<Trigger>) -> Option<Trial>;
 
-    /// True when some of its numbers can be changed while it runs.
-    fn can_change(&self) -> bool;
-
-    /// Changes it to numbers that fit.
-    fn put_in_force(&self, to: &LegKind, inherit: Inherit);
+    fn as_any(&self) -> &dyn Any;
 
     /// True when a fresh one would be the same.
     fn is_as_new(&self) -> bool;
@@ -52,26 +48,54 @@ impl dyn AnyUnit {
 
 struct Unit<L> {
     limiter: Arc<L>,
-    change: Option<Change<L>>,
     /// A version has changed its numbers, which are those that a fresh one would have.
     is_changed: AtomicBool,
 }
 
-/// How a limiter is changed in place.
-pub(crate) struct Change<L> {
-    /// Changes it to the numbers of a kind, which fit.
-    pub(crate) change: fn(&L, &LegKind, Inherit),
-    /// True when all is there: one that was changed is as a fresh one then.
-    pub(crate) is_full: fn(&L) -> bool,
+/// True when all is there.
+fn is_full(state: State) -> bool {
+    match state {
+        State::Rate { limit, available, .. } => available >= limit,
+        State::Unknown | State::Permits { in_use: 0, .. } => true,
+        _ => false,
+    }
 }
 
-/// A limiter, and how it is changed in place, if it can be.
-pub(crate) fn unit<L: Limiter + 'static>(limiter: L, change: Option<Change<L>>) -> Arc<dyn AnyUnit> {
-    Arc::new(Unit {
-        limiter: Arc::new(limiter),
-        change,
-        is_changed: AtomicBool::new(false),
-    })
+/// Changes a limiter that fits to the numbers of a kind.
+pub(crate) type Change = Arc<dyn Fn(&dyn AnyUnit, Inherit) + Send + Sync>;
+
+/// What a kind builds.
+pub(crate) struct Built {
+    pub(super) unit: Arc<dyn AnyUnit>,
+    /// None for limiters that cannot be changed in place.
+    pub(super) change: Option<Change>,
+}
+
+impl Built {
+    /// A limiter, and how another is changed to its numbers.
+    pub(crate) fn new<L: Limiter + 'static, R>(
+        limiter: L,
+        set: impl Fn(&L, Inherit) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let change = move |unit: &dyn AnyUnit, inherit| {
+            if let Some(unit) = unit.as_any().downcast_ref::<Unit<L>>() {
+                set(&unit.limiter, inherit);
+                unit.is_changed.store(true, Ordering::Relaxed);
+            }
+        };
+        let change = Some(Arc::new(change) as Change);
+        Self {
+            change,
+            ..Self::fixed(limiter)
+        }
+    }
+
+    /// A limiter that cannot be changed in place.
+    pub(crate) fn fixed<L: Limiter + 'static>(limiter: L) -> Self {
+        let (limiter, is_changed) = (Arc::new(limiter), AtomicBool::new(false));
+        let unit = Arc::new(Unit { limiter, is_changed });
+        Self { unit, change: None }
+    }
 }
 
 impl<L: Limiter + 'static> AnyUnit for Unit<L> {
@@ -87,23 +111,15 @@ impl<L: Limiter + 'static> AnyUnit for Unit<L> {
         add_leg(metered, spec, when, legs)
     }
 
-    fn put_in_force(&self, to: &LegKind, inherit: Inherit) {
-        if let Some(change) = &self.change {
-            (change.change)(&self.limiter, to, inherit);
-            // Relaxed: a hint for maps, which look again.
-            self.is_changed.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn can_change(&self) -> bool {
-        self.change.is_some()
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 
     fn is_as_new(&self) -> bool {
-        let change = self.change.as_ref().filter(|_| self.is_changed.load(Ordering::Relaxed));
-        let is_full = change.is_some_and(|change| (change.is_full)(&self.limiter));
+        // Relaxed: a hint for maps, which look again.
+        let is_changed = self.is_changed.load(Ordering::Relaxed);
         let mut is_as_new = true;
-        self.describe(&mut |leg| is_as_new &= leg.is_as_new || is_full);
+        self.describe(&mut |leg| is_as_new &= leg.is_as_new || is_changed && is_full(leg.state));
         is_as_new
     }
 

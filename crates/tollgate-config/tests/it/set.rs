@@ -10,7 +10,7 @@ use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Semaphore};
 use tollgate_config::{
     CustomKind, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
-    PolicySetSpec, PolicySpec, ReloadEvent, ReloadablePolicy, SpecError, When, parse,
+    PolicySetSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, SpecError, When, parse,
 };
 
 fn bucket(name: &str, quota: &str) -> LegSpec {
