@@ -7,7 +7,7 @@ pub use error::ConfigError;
 pub(crate) use node::{Node, Reader, read_kind, table_of, write_kind};
 
 use crate::kind::Kinds;
-use crate::spec::{PathPart, PolicySetSpec, PolicySpec, SpecError};
+use crate::spec::{PolicySetSpec, PolicySpec, SpecError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -127,9 +127,7 @@ impl Kinds {
     /// # Errors
     /// As those of [`load`].
     pub fn load<S: ConfigFile>(&self, path: impl AsRef<Path>) -> Result<S, ConfigError> {
-        let path = path.as_ref();
-        let read = format_of(path).and_then(|format| self.parse_bytes(&read_bytes(path)?, format));
-        read.map_err(|error| error.of_file(path))
+        self.parse_content(path.as_ref(), &read_bytes(path.as_ref()))
     }
 
     /// Reads a text, with legs of these kinds as well.
@@ -164,35 +162,35 @@ impl Kinds {
         Ok(spec)
     }
 
-    pub(crate) fn parse_bytes<S: ConfigFile>(&self, bytes: &[u8], format: Format) -> Result<S, ConfigError> {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => self.parse(text, format),
-            Err(error) => {
-                let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+    /// Reads the content of a file, or of a key of a store, of this name; or tells why it has none.
+    pub(crate) fn parse_content<S: ConfigFile>(
+        &self,
+        name: &Path,
+        content: &Result<Vec<u8>, String>,
+    ) -> Result<S, ConfigError> {
+        let read = || {
+            let unnamed = || ConfigError::nowhere("its name ends in neither `.toml` nor `.json`");
+            let format = Format::of_path(name).ok_or_else(unnamed)?;
+            let content = content.as_ref().map_err(|why| ConfigError::nowhere(why.as_str()))?;
+            let text = std::str::from_utf8(content).map_err(|error| {
                 let fault = "this is no UTF-8, and nothing else is allowed";
-                Err(ConfigError::at(&good, good.len(), fault))
-            }
-        }
+                ConfigError::at(&String::from_utf8_lossy(content), error.valid_up_to(), fault)
+            })?;
+            self.parse(text, format)
+        };
+        read().map_err(|error| error.of_file(name))
     }
-}
-
-/// The format of a file, by its name.
-pub(crate) fn format_of(path: &Path) -> Result<Format, ConfigError> {
-    let wrong = || ConfigError::nowhere("its name ends in neither `.toml` nor `.json`");
-    Format::of_path(path).ok_or_else(wrong)
 }
 
 /// Reads a file.
-pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let unreadable = |error: std::io::Error| ConfigError::nowhere(error.to_string());
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE {
-        let why = format!("it is longer than the {MAX_FILE} bytes that are allowed");
-        return Err(ConfigError::nowhere(why));
+    let file = std::fs::File::open(path).map(|file| file.take(MAX_FILE + 1));
+    let read = file.and_then(|mut file| file.read_to_end(&mut bytes));
+    match read.map_err(|error| error.to_string())? as u64 {
+        0..=MAX_FILE => Ok(bytes),
+        _ => Err(format!("it is longer than the {MAX_FILE} bytes that are allowed")),
     }
-    Ok(bytes)
 }
 
 fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
@@ -202,16 +200,21 @@ fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
     ConfigError::at(text, at, why.split(" at line ").next().unwrap_or_default())
 }
 
+/// The number of a row, as `[0]` in a path.
+fn row(part: &str) -> Option<usize> {
+    part.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
+}
+
 /// The byte at which the value of a path stands, or its key if that is wrong; as far down the path as there is something.
 fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
     let (mut value, mut at) = (&DeValue::Table(table), 0);
     for (step, part) in error.path().iter().enumerate() {
-        let next = match (part, value) {
-            (PathPart::Key(name), DeValue::Table(table)) => {
-                let found = table.iter().find(|(key, _)| key.get_ref() == &**name);
+        let next = match value {
+            DeValue::Table(table) => {
+                let found = table.iter().find(|(key, _)| key.get_ref() == part);
                 found.map(|(key, next)| (key.span(), next))
             }
-            (PathPart::Row(row), DeValue::Array(rows)) => rows.get(*row).map(|next| (next.span(), next)),
+            DeValue::Array(rows) => row(part).and_then(|row| rows.get(row)).map(|next| (next.span(), next)),
             _ => None,
         };
         let Some((key, next)) = next else { break };
@@ -225,22 +228,19 @@ fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
 fn find_in_json(text: &str, error: &SpecError) -> Option<usize> {
     let place = |part: &str| part.as_ptr().addr() - text.as_ptr().addr();
     let mut part = serde_json::from_str::<&RawValue>(text).ok()?.get();
-    for (step, path) in error.path().iter().enumerate() {
-        let below = || match path {
-            PathPart::Key(key) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
+    for (step, key) in error.path().iter().enumerate() {
+        let below = match serde_json::from_str::<Vec<&RawValue>>(part) {
+            Ok(rows) => row(key).and_then(|row| rows.get(row).copied()),
+            Err(_) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
                 .ok()?
-                .remove(&**key),
-            PathPart::Row(row) => serde_json::from_str::<Vec<&RawValue>>(part).ok()?.get(*row).copied(),
+                .remove(key),
         };
-        let Some(below) = below() else { break };
+        let Some(below) = below else { break };
         part = below.get();
         if error.is_of_key_at(step) {
             let before = text[..place(part)].trim_end().trim_end_matches(':').trim_end();
-            return Some(
-                before
-                    .len()
-                    .saturating_sub(serde_json::to_string(error.key()).ok()?.len()),
-            );
+            let key = serde_json::to_string(key).ok()?;
+            return Some(before.len().saturating_sub(key.len()));
         }
     }
     Some(place(part))

@@ -10,7 +10,7 @@ pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
 use crate::file::{Node, Reader, read_kind, table_of};
 use crate::live::Built;
-use crate::spec::{PartitionsSpec, PathPart, SpecError, limit};
+use crate::spec::{PartitionsSpec, SpecError, limit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -293,7 +293,7 @@ impl LegKind {
     pub(crate) fn read(node: Node) -> Result<Self, SpecError> {
         let known = read_kind(node.clone(), "name, kind, per, inherit, shadow, at_once, when, ");
         known.or_else(|error: SpecError| match error.path() {
-            [PathPart::Key(key)] if &**key == "kind" => CustomKind::deserialize(Reader(&node)).map(Self::Custom),
+            [key] if key == "kind" => CustomKind::deserialize(Reader(&node)).map(Self::Custom),
             _ => Err(error),
         })
     }

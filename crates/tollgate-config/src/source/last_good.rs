@@ -1,6 +1,6 @@
 //! The content of a key, from version to version.
 
-use crate::file::{ConfigError, ConfigFile, Format, format_of};
+use crate::file::{ConfigError, ConfigFile};
 use crate::kind::Kinds;
 use crate::spec::PolicySpec;
 use std::marker::PhantomData;
@@ -22,10 +22,9 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct LastGood<S = PolicySpec> {
     key: Box<str>,
-    format: Format,
     kinds: Kinds,
-    given: Result<Vec<u8>, ConfigError>,
-    applied: Vec<u8>,
+    given: Result<Vec<u8>, String>,
+    applied: Result<Vec<u8>, String>,
     spec: PhantomData<fn() -> S>,
 }
 
@@ -36,16 +35,16 @@ impl<S: ConfigFile> LastGood<S> {
     /// # Errors
     /// [`ConfigError`] when there is no such key, its name ends otherwise, or its content is something else.
     pub fn first(key: &str, content: Option<Vec<u8>>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
-        let of_key = |error: ConfigError| error.of_file(Path::new(key));
-        let format = format_of(Path::new(key)).map_err(of_key)?;
-        let content = content.ok_or_else(|| of_key(nothing()))?;
-        let spec = kinds.parse_bytes(&content, format).map_err(of_key)?;
+        Self::open(key, content.ok_or_else(nothing), kinds)
+    }
+
+    pub(super) fn open(key: &str, given: Result<Vec<u8>, String>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
+        let spec = kinds.parse_content(Path::new(key), &given)?;
         let last_good = Self {
             key: key.into(),
-            format,
             kinds: kinds.clone(),
-            given: Ok(content.clone()),
-            applied: content,
+            applied: given.clone(),
+            given,
             spec: PhantomData,
         };
         Ok((spec, last_good))
@@ -58,29 +57,26 @@ impl<S: ConfigFile> LastGood<S> {
 
     /// The version of a new `content`, or why it is none; each once.
     pub fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<S, ConfigError>> {
-        self.see_result(content.ok_or_else(nothing))
+        self.look(content.ok_or_else(nothing))
     }
 
-    pub(super) fn see_result(&mut self, content: Result<Vec<u8>, ConfigError>) -> Option<Result<S, ConfigError>> {
-        if content == self.given {
+    pub(super) fn look(&mut self, content: Result<Vec<u8>, String>) -> Option<Result<S, ConfigError>> {
+        let is_known = content == self.given;
+        self.given = content;
+        // Or it is back as it was before it was wrong, or gone.
+        if is_known || self.given == self.applied {
             return None;
         }
-        self.given = content;
-        let version = match &self.given {
-            // It is back as it was before it was wrong, or gone.
-            Ok(content) if *content == self.applied => return None,
-            Ok(content) => self.kinds.parse_bytes(content, self.format),
-            Err(error) => Err(error.clone()),
-        };
-        if let (Ok(_), Ok(content)) = (&version, &self.given) {
-            self.applied.clone_from(content);
+        let version = self.kinds.parse_content(Path::new(&*self.key), &self.given);
+        if version.is_ok() {
+            self.applied.clone_from(&self.given);
         }
-        Some(version.map_err(|error| error.of_file(Path::new(&*self.key))))
+        Some(version)
     }
 }
 
-fn nothing() -> ConfigError {
-    ConfigError::nowhere("there is no such key")
+fn nothing() -> String {
+    "there is no such key".into()
 }
 
 #[cfg(test)]

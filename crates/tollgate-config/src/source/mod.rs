@@ -2,12 +2,14 @@
 
 mod file;
 mod last_good;
+#[cfg(feature = "watch")]
+mod watch;
 
 pub use file::FileSource;
+pub use last_good::LastGood;
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
-pub use file::WatchedFile;
-pub use last_good::LastGood;
+pub use watch::WatchedFile;
 
 use crate::live::Changes;
 use crate::spec::PolicySpec;

@@ -17,19 +17,11 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SpecError {
-    path: Vec<PathPart>,
+    /// Keys, and rows such as `[0]`.
+    path: Vec<String>,
     fault: Box<str>,
     /// The key itself is unknown, missing, or given twice.
     is_of_key: bool,
-}
-
-/// A step of the path to a mistake.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PathPart {
-    /// A key of a table.
-    Key(Box<str>),
-    /// A row of a list, from zero.
-    Row(usize),
 }
 
 impl SpecError {
@@ -84,7 +76,7 @@ impl SpecError {
     /// The same mistake in the table `key`.
     #[must_use]
     pub fn within(mut self, key: &str) -> Self {
-        self.path.insert(0, PathPart::Key(key.into()));
+        self.path.insert(0, key.into());
         self
     }
 
@@ -99,12 +91,11 @@ impl SpecError {
         self.in_row(row).within(key)
     }
 
-    pub(crate) fn in_row(mut self, row: usize) -> Self {
-        self.path.insert(0, PathPart::Row(row));
-        self
+    pub(crate) fn in_row(self, row: usize) -> Self {
+        self.within(&format!("[{row}]"))
     }
 
-    pub(crate) fn path(&self) -> &[PathPart] {
+    pub(crate) fn path(&self) -> &[String] {
         &self.path
     }
 
@@ -119,10 +110,8 @@ impl SpecError {
 
     /// The key; empty where a whole table is wrong.
     pub fn key(&self) -> &str {
-        match self.path.last() {
-            Some(PathPart::Key(key)) => key,
-            _ => "",
-        }
+        let last = self.path.last().filter(|part| !part.starts_with('['));
+        last.map_or("", |key| key)
     }
 
     /// The value that was given, and the ones allowed.
@@ -138,15 +127,8 @@ impl fmt::Display for SpecError {
         }
         // A fault of a key names it.
         let shown = &self.path[..self.path.len() - usize::from(self.is_of_key)];
-        for (step, part) in shown.iter().enumerate() {
-            match part {
-                PathPart::Key(key) if step == 0 => f.write_str(key)?,
-                PathPart::Key(key) => write!(f, ".{key}")?,
-                PathPart::Row(row) => write!(f, "[{row}]")?,
-            }
-        }
         let colon = if shown.is_empty() { "" } else { ": " };
-        write!(f, "{colon}{}", self.fault)
+        write!(f, "{}{colon}{}", shown.join(".").replace(".[", "["), self.fault)
     }
 }
 

@@ -9,7 +9,6 @@ mod set;
 mod text;
 
 pub(crate) use check::check_legs;
-pub(crate) use error::PathPart;
 pub use error::SpecError;
 #[cfg(feature = "schema")]
 pub(crate) use leg::NumberOrText;
