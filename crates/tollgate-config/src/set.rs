@@ -32,7 +32,7 @@ use tollgate::{Clock, Keyed, KeysFull, Policy};
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload};
-/// let requests = |quota: &str| PolicySpec::new([LegSpec::new("requests", LegKind::token_bucket(quota.parse().unwrap()))]);
+/// let requests = |quota: &str| PolicySpec::new([LegSpec::new("requests", LegKind::TokenBucket { quota: quota.parse().unwrap() })]);
 /// let mut tenants = KeyedSpec::new(10_000, "free", requests("1/h burst 2"));
 /// tenants.tiers.insert("paid".into(), requests("100/h burst 5"));
 /// let mut spec = PolicySetSpec::default();

@@ -78,6 +78,22 @@ pub trait ConfigFile: DeserializeOwned {
         let _ = kinds;
         Ok(())
     }
+
+    /// The same with the built-in kinds alone.
+    ///
+    /// # Errors
+    /// As those of [`check_with`](Self::check_with).
+    ///
+    /// ```
+    /// # use tollgate_config::{ConfigFile, LegKind, LegSpec, PolicySpec};
+    /// let mut spec = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 4 })]);
+    /// assert!(spec.check().is_ok());
+    /// spec.legs[0].name.clear();
+    /// assert_eq!(spec.check().unwrap_err().key(), "name");
+    /// ```
+    fn check(&self) -> Result<(), SpecError> {
+        self.check_with(&Kinds::new())
+    }
 }
 
 impl ConfigFile for PolicySpec {

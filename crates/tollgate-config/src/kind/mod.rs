@@ -47,14 +47,14 @@ impl Around {
 
 /// A kind of leg and its numbers: a built-in one, or one of the program's own that [`Kinds`] knows.
 ///
-/// In a leg it is the key `kind`, beside the keys of its numbers. As a value of its own, serde writes it as any enum.
+/// In a leg it is the key `kind`, beside the keys of its numbers. As a value of its own, serde writes it as any enum, and reads the
+/// built-in kinds.
 ///
 /// ```
 /// # use tollgate_config::LegKind;
 /// # use std::time::Duration;
 /// let kind = LegKind::SlidingLog { limit: 10, window: Duration::from_secs(60) };
 /// assert_eq!(kind.name(), "sliding-log");
-/// assert_eq!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
@@ -153,9 +153,10 @@ pub enum LegKind {
     /// # use tollgate_config::{LegKind, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec};
     /// # use tollgate::{LimiterExt, ManualClock};
     /// let mut spec = PolicySetSpec::default();
-    /// spec.partitions.insert("gpus".into(), PartitionsSpec::levels(4, [("live", 1.0), ("batch", 0.5)]));
+    /// let levels = Some([("live".into(), 1.0), ("batch".into(), 0.5)].into());
+    /// spec.partitions.insert("gpus".into(), PartitionsSpec { limit: 4, levels, ..PartitionsSpec::default() });
     /// for class in ["live", "batch"] {
-    ///     let leg = LegSpec::new("gpus", LegKind::partition("gpus", class));
+    ///     let leg = LegSpec::new("gpus", LegKind::Partition { of: "gpus".into(), class: class.into() });
     ///     spec.policies.insert(class.into(), PolicySpec::new([leg]));
     /// }
     /// let set = spec.build(&ManualClock::new())?;
@@ -309,46 +310,5 @@ impl LegKind {
     #[cfg(feature = "calendar")]
     fn utc() -> String {
         "UTC".to_owned()
-    }
-
-    /// A token bucket.
-    pub fn token_bucket(quota: Quota) -> Self {
-        Self::TokenBucket { quota }
-    }
-
-    /// A leaky bucket without slack.
-    pub fn leaky_bucket(quota: Quota) -> Self {
-        Self::LeakyBucket { quota, slack: 0 }
-    }
-
-    /// A fixed window.
-    pub fn fixed_window(limit: u64, window: Duration) -> Self {
-        Self::FixedWindow { limit, window }
-    }
-
-    /// A sliding window.
-    pub fn sliding_window(limit: u64, window: Duration) -> Self {
-        let segments = Self::segments();
-        Self::SlidingWindow {
-            limit,
-            window,
-            segments,
-        }
-    }
-
-    /// A sliding log.
-    pub fn sliding_log(limit: u64, window: Duration) -> Self {
-        Self::SlidingLog { limit, window }
-    }
-
-    /// A semaphore of `limit` permits.
-    pub fn semaphore(limit: usize) -> Self {
-        Self::Semaphore { limit }
-    }
-
-    /// The class called `class` of the partitions called `of`.
-    pub fn partition(of: impl Into<String>, class: impl Into<String>) -> Self {
-        let (of, class) = (of.into(), class.into());
-        Self::Partition { of, class }
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 /// ```
 /// # use tollgate::ManualClock;
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload};
-/// let leg = |name: &str, limit| LegSpec::new(name, LegKind::semaphore(limit));
+/// let leg = |name: &str, limit| LegSpec::new(name, LegKind::Semaphore { limit });
 /// let policy = PolicySpec::new([leg("a", 4), leg("b", 4)]).build(&ManualClock::new())?;
 /// let changes = policy.apply(PolicySpec::new([leg("a", 5), leg("c", 4)]))?;
 /// assert_eq!(changes.to_string(), "version 2: `leg.a.limit` 4 -> 5; `leg.b` removed; `leg.c` added");

@@ -20,7 +20,7 @@ use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, 
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
-/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(4))]).build(&ManualClock::new())?;
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 4 })]).build(&ManualClock::new())?;
 /// let _held = policy.try_admit(3).unwrap();
 /// let legs = policy.limiter();
 /// assert_eq!((legs.version(), legs.in_use("slots"), legs.legs().len()), (1, Some(3), 1));

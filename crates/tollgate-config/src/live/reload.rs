@@ -73,11 +73,11 @@ pub trait Reload<S = PolicySpec>: Sync {
     /// ```
     /// # use tollgate::{Ask, LimiterExt, ManualClock};
     /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload};
-    /// let mut spec = PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(2))]);
+    /// let mut spec = PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit: 2 })]);
     /// let policy = spec.build(&ManualClock::new())?;
     /// let held = policy.try_admit(Ask::many(2)).unwrap();
     ///
-    /// spec.legs[0].kind = LegKind::semaphore(3);
+    /// spec.legs[0].kind = LegKind::Semaphore { limit: 3 };
     /// policy.apply(spec.clone())?;
     /// assert!(policy.try_admit(Ask::many(2)).is_err(), "two are still held");
     /// assert!(policy.try_admit(Ask::one()).is_ok());

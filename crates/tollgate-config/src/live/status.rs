@@ -10,7 +10,7 @@ use tollgate::status::State;
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
-/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(4))]).build(&ManualClock::new())?;
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 4 })]).build(&ManualClock::new())?;
 /// let _held = policy.try_admit(1).unwrap();
 /// let leg = policy.limiter().leg("slots").expect("it is a leg");
 /// assert_eq!((&*leg.kind, leg.available(), leg.capacity()), ("semaphore", Some(3), Some(4)));
@@ -61,10 +61,15 @@ impl LegStatus {
 
     /// Units per second, of a rate.
     pub fn per_second(&self) -> Option<f64> {
-        match self.state {
-            State::Rate { limit, window, .. } if !window.is_zero() => Some(limit as f64 / window.as_secs_f64()),
-            _ => None,
-        }
+        per_second(self.state)
+    }
+}
+
+/// The units per second of a rate.
+pub(super) fn per_second(state: State) -> Option<f64> {
+    match state {
+        State::Rate { limit, window, .. } if !window.is_zero() => Some(limit as f64 / window.as_secs_f64()),
+        _ => None,
     }
 }
 

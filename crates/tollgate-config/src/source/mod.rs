@@ -36,13 +36,13 @@ use std::sync::Arc;
 /// impl Source for Doubling {
 ///     async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
 ///         self.0 *= 2;
-///         let legs = [LegSpec::new("in flight", LegKind::semaphore(self.0))];
+///         let legs = [LegSpec::new("in flight", LegKind::Semaphore { limit: self.0 })];
 ///         (self.0 <= 8).then(|| Ok(PolicySpec::new(legs)))
 ///     }
 /// }
 ///
 /// let clock = ManualClock::new();
-/// let policy = PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(1))]).build(&clock)?;
+/// let policy = PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit: 1 })]).build(&clock)?;
 /// clock.run(policy.follow(Doubling(1), |event| println!("{event}")));
 /// assert_eq!(policy.limiter().version(), 4);
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity(), Some(8));
@@ -66,7 +66,7 @@ impl<S: Clone + Send + Sync> Source<S> for tokio::sync::watch::Receiver<S> {
 /// Why a source has no version to give, or why that is refused: the error of a store, a file, or a policy.
 ///
 /// ```
-/// # use tollgate_config::{PolicySpec, SourceError};
+/// # use tollgate_config::{ConfigFile, PolicySpec, SourceError};
 /// fn check(spec: &PolicySpec) -> anyhow::Result<()> {
 ///     spec.check().map_err(SourceError::new)?;
 ///     Ok(())
@@ -106,7 +106,7 @@ impl Error for SourceError {
 /// ```
 /// # use tollgate::ManualClock;
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, ReloadEvent};
-/// let spec = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(1))]);
+/// let spec = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 1 })]);
 /// let clock = ManualClock::new();
 /// let policy = spec.build(&clock)?;
 /// let (sender, versions) = tokio::sync::watch::channel(spec);

@@ -1,8 +1,7 @@
 //! Checks a policy that is given as data, whole: its legs are built, and thrown away.
 
-use super::{KeyTier, KeyedSpec, LegSpec, PolicySetSpec, PolicySpec, STAYS, SpecError, When};
-use crate::file::ConfigFile;
-use crate::kind::{Around, Kinds};
+use super::{KeyTier, KeyedSpec, LegSpec, PolicySpec, STAYS, SpecError, When};
+use crate::kind::Around;
 use crate::live::build_legs;
 use std::time::Duration;
 
@@ -11,34 +10,6 @@ const MAX_LEGS: usize = 64;
 
 /// The longest span that a load is measured over.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-
-impl PolicySpec {
-    /// Finds a mistake: all that [`build`](Self::build) would.
-    ///
-    /// # Errors
-    /// [`SpecError`], with the path of the key.
-    ///
-    /// ```
-    /// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
-    /// let mut spec = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(4))]);
-    /// assert!(spec.check().is_ok());
-    /// spec.leg_mut("slots").expect("it is a leg").name.clear();
-    /// assert_eq!(spec.check().unwrap_err().key(), "name");
-    /// ```
-    pub fn check(&self) -> Result<(), SpecError> {
-        self.check_with(&Kinds::new())
-    }
-}
-
-impl PolicySetSpec {
-    /// Finds a mistake: all that [`build`](Self::build) would.
-    ///
-    /// # Errors
-    /// [`SpecError`], with the path of the key.
-    pub fn check(&self) -> Result<(), SpecError> {
-        self.check_with(&Kinds::new())
-    }
-}
 
 impl KeyedSpec {
     /// Refuses tiers that do not exist, queues that differ, what stays as the map `before` was built, and policies that do not build.

@@ -9,8 +9,8 @@ use std::fmt;
 /// `{}` writes both in one line, and `{:#}` as JSON. The error implements the trait of serde's errors.
 ///
 /// ```
-/// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
-/// let leg = || LegSpec::new("slots", LegKind::semaphore(4));
+/// # use tollgate_config::{ConfigFile, LegKind, LegSpec, PolicySpec};
+/// let leg = || LegSpec::new("slots", LegKind::Semaphore { limit: 4 });
 /// let error = PolicySpec::new([leg(), leg()]).check().unwrap_err();
 /// assert_eq!(error.to_string(), "leg[1].name: `slots` is the name of leg 1 already, and names are unique");
 /// assert_eq!(error.key(), "name");
@@ -152,11 +152,12 @@ fn shown(given: &Unexpected<'_>) -> String {
 /// What is allowed, in the words of a file.
 fn allowed(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
-    let most = match &*expected {
-        "u8" => u64::from(u8::MAX),
-        "u16" => u64::from(u16::MAX),
-        "u32" => u64::from(u32::MAX),
-        "u64" | "usize" => u64::MAX,
+    let (least, most) = match &*expected {
+        "u8" => (0, u64::from(u8::MAX)),
+        "u16" => (0, u64::from(u16::MAX)),
+        "u32" => (0, u64::from(u32::MAX)),
+        "a nonzero u32" => (1, u64::from(u32::MAX)),
+        "u64" | "usize" => (0, u64::MAX),
         "f32" | "f64" => return "a number".into(),
         "a string" | "string" => return "a text".into(),
         "a duration" => return "a time such as \"250ms\" or \"1m 30s\", in quotes,".into(),
@@ -165,21 +166,17 @@ fn allowed(expected: &dyn Expected) -> String {
         other if other == "a map" || other.starts_with("struct ") => return "a table".into(),
         _ => return expected,
     };
-    format!("a whole number of 0 to {most}")
+    format!("a whole number of {least} to {most}")
 }
 
 /// What a key that is missing would say.
-const MEANINGS: [(&str, &str); 14] = [
+const MEANINGS: [(&str, &str); 10] = [
     ("above", "the load above which the leg applies"),
     ("ceiling", "the highest count per period of `quota`"),
     ("class", "the name of a class of the partitions"),
-    ("classes", "the number of classes"),
     ("default", "the tier of a key that has no other"),
-    ("kind", "what it is"),
-    ("limit", "a whole number"),
     ("load_of", "the name of the leg whose load it depends on"),
     ("max_keys", "the most keys that are kept"),
-    ("name", "every leg needs one"),
     ("of", "the name of the partitions"),
     ("patience", "the admissions of others that a class lets pass"),
     (

@@ -14,7 +14,7 @@ use tollgate::policy::conditional::LoadMetric;
 /// ```
 /// # use tollgate::Inherit;
 /// # use tollgate_config::{LegKind, LegSpec};
-/// let leg = LegSpec::new("tokens", LegKind::token_bucket("90000/min".parse()?))
+/// let leg = LegSpec::new("tokens", LegKind::TokenBucket { quota: "90000/min".parse()? })
 ///     .per("tokens")
 ///     .inherit(Inherit::Proportional)
 ///     .shadow();
@@ -95,13 +95,6 @@ impl LegSpec {
         Self { shadow, ..self }
     }
 
-    /// The same leg, not waited for.
-    #[must_use]
-    pub fn at_once(self) -> Self {
-        let at_once = true;
-        Self { at_once, ..self }
-    }
-
     /// The same leg, applying only when `when` says so.
     #[must_use]
     pub fn when(mut self, when: When) -> Self {
@@ -119,8 +112,8 @@ impl LegSpec {
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, When};
 /// let busy = When::above("slots", LoadMetric::Use, 0.8).below(0.5);
-/// let calls = LegSpec::new("calls", LegKind::token_bucket("1/s".parse()?)).when(busy);
-/// let slots = LegSpec::new("slots", LegKind::semaphore(10));
+/// let calls = LegSpec::new("calls", LegKind::TokenBucket { quota: "1/s".parse()? }).when(busy);
+/// let slots = LegSpec::new("slots", LegKind::Semaphore { limit: 10 });
 /// let policy = PolicySpec::new([calls, slots]).build(&ManualClock::new())?;
 /// let _held = policy.try_admit(9)?; // No rate while the slots are idle.
 /// assert!(policy.try_admit(1).is_ok());

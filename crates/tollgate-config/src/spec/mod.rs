@@ -28,8 +28,8 @@ use tollgate::{Eviction, Order};
 /// # use tollgate::{Ask, LimiterExt, ManualClock};
 /// # use tollgate_config::{Format, LegKind, LegSpec, PolicySpec, parse};
 /// let spec = PolicySpec::new([
-///     LegSpec::new("requests", LegKind::token_bucket("100/s burst 2".parse()?)),
-///     LegSpec::new("in flight", LegKind::semaphore(1)),
+///     LegSpec::new("requests", LegKind::TokenBucket { quota: "100/s burst 2".parse()? }),
+///     LegSpec::new("in flight", LegKind::Semaphore { limit: 1 }),
 /// ]);
 /// let policy = spec.build(&ManualClock::new())?;
 /// let _held = policy.try_admit(Ask::one()).unwrap();
@@ -95,11 +95,6 @@ impl PolicySpec {
     /// The leg of this name.
     pub fn leg(&self, name: &str) -> Option<&LegSpec> {
         self.legs.iter().find(|leg| leg.name == name)
-    }
-
-    /// The leg of this name, to be changed.
-    pub fn leg_mut(&mut self, name: &str) -> Option<&mut LegSpec> {
-        self.legs.iter_mut().find(|leg| leg.name == name)
     }
 
     /// Refuses other settings of the queue that cannot change, with this `fault`.

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 /// [`build`](Self::build) makes a [`PolicySet`](crate::PolicySet).
 ///
 /// ```
-/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
-/// let in_flight = |limit| PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(limit))]);
+/// # use tollgate_config::{ConfigFile, KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
+/// let in_flight = |limit| PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit })]);
 /// let mut spec = PolicySetSpec::default();
 /// spec.policies.insert("global".into(), in_flight(100));
 /// let mut tenants = KeyedSpec::new(10_000, "free", in_flight(2));
@@ -51,7 +51,7 @@ pub struct PolicySetSpec {
 ///
 /// ```
 /// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySpec};
-/// let free = PolicySpec::new([LegSpec::new("requests", LegKind::token_bucket("60/min".parse()?))]);
+/// let free = PolicySpec::new([LegSpec::new("requests", LegKind::TokenBucket { quota: "60/min".parse()? })]);
 /// let tenants = KeyedSpec::new(10_000, "free", free.clone());
 /// assert_eq!((tenants.max_keys, tenants.policy_of("acme")), (10_000, Some(&free)));
 /// # Ok::<(), tollgate::QuotaError>(())
@@ -128,7 +128,7 @@ impl KeyedSpec {
         }
     }
 
-    /// The policy of `key`; `None` when its tier does not exist, which [`check`](PolicySetSpec::check) refuses.
+    /// The policy of `key`; `None` when its tier does not exist, which [`check`](crate::ConfigFile::check) refuses.
     pub fn policy_of(&self, key: &str) -> Option<&PolicySpec> {
         match self.keys.get(key) {
             Some(KeyTier::Own(policy)) => Some(policy),

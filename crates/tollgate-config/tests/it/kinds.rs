@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, BoxLimiter, Clock, Cost, LimiterExt, ManualClock, Quota, Reason, Semaphore, TokenBucket};
 use tollgate_config::{
-    ConfigError, CustomKind, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, SpecError,
-    When,
+    ConfigError, ConfigFile, CustomKind, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload,
+    SpecError, When,
 };
 
 /// Gives its units away once.
@@ -162,7 +162,7 @@ fn a_file_names_a_limiter_that_the_program_holds() {
         drop((waited.unwrap(), permit));
     });
     policy
-        .apply(PolicySpec::new([LegSpec::new("x", LegKind::semaphore(9))]))
+        .apply(PolicySpec::new([LegSpec::new("x", LegKind::Semaphore { limit: 9 })]))
         .unwrap();
     assert!(gpus.try_acquire_many(2).is_ok());
     let twice = PolicySpec::new([leg("one", "held"), leg("two", "held")]);
@@ -183,8 +183,13 @@ fn a_file_names_a_limiter_that_the_program_holds() {
 #[test]
 fn the_use_of_a_leg_without_numbers_is_refused() {
     let mut spec = PolicySpec::new([
-        LegSpec::new("throttle", LegKind::semaphore(0)).when(When::above("open", LoadMetric::Use, 0.5)),
-        LegSpec::new("open", LegKind::token_bucket(Quota::unlimited())),
+        LegSpec::new("throttle", LegKind::Semaphore { limit: 0 }).when(When::above("open", LoadMetric::Use, 0.5)),
+        LegSpec::new(
+            "open",
+            LegKind::TokenBucket {
+                quota: Quota::unlimited(),
+            },
+        ),
     ]);
     let error = spec.check().unwrap_err();
     assert_eq!(error.key(), "metric");
