@@ -13,8 +13,8 @@ pub use file::{ConfigError, ConfigFile, Format, MAX_FILE, load, parse};
 #[cfg(feature = "resilience")]
 #[cfg_attr(docsrs, doc(cfg(feature = "resilience")))]
 pub use kind::{AdaptiveSpec, BreakerSpec, LawSpec};
-pub use kind::{CustomKind, Kinds, LegKind};
-pub use live::{Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
+pub use kind::{Kinds, LegKind};
+pub use live::{Changes, LegStatus, Reload, ReloadableLegs, ReloadablePolicy};
 pub use set::{KeyedPolicies, PolicySet};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]

@@ -4,7 +4,7 @@ mod custom;
 #[cfg(feature = "resilience")]
 mod resilience;
 
-pub use custom::{CustomKind, Kinds};
+pub use custom::Kinds;
 #[cfg(feature = "resilience")]
 pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
@@ -180,10 +180,16 @@ pub enum LegKind {
     /// A limit or a rate that adapts.
     #[cfg(feature = "resilience")]
     Adaptive(AdaptiveSpec),
-    /// A kind of the program's own.
+    /// A kind of the program's own: see [`Kinds`].
     #[serde(skip_deserializing)]
     #[cfg_attr(feature = "schema", schemars(untagged))]
-    Custom(CustomKind),
+    Custom {
+        /// The name of the kind.
+        kind: String,
+        /// Its numbers.
+        #[serde(flatten)]
+        numbers: Map<String, Value>,
+    },
 }
 
 /// A fault of `key`.
@@ -266,7 +272,7 @@ impl LegKind {
             Self::Breaker(ref breaker) => Built::fixed(breaker.build(around)?),
             #[cfg(feature = "resilience")]
             Self::Adaptive(ref adaptive) => adaptive.build(around)?,
-            Self::Custom(ref custom) => Built::fixed(custom.build(around)?),
+            Self::Custom { ref kind, ref numbers } => Built::fixed(around.kinds.build(kind, numbers, clock)?),
         })
     }
 
@@ -293,9 +299,12 @@ impl LegKind {
     /// Reads the kind of a leg, and its numbers. A kind that there is not is one of the program's own.
     pub(crate) fn read(node: Node) -> Result<Self, SpecError> {
         let known = read_kind(node.clone(), "name, kind, per, inherit, shadow, at_once, when, ");
-        known.or_else(|error: SpecError| match error.path() {
-            [key] if key == "kind" => CustomKind::deserialize(Reader(&node)).map(Self::Custom),
-            _ => Err(error),
+        known.or_else(|error: SpecError| {
+            let mut numbers = Map::deserialize(Reader(&node))?;
+            match numbers.remove("kind") {
+                Some(Value::String(kind)) if error.path() == ["kind"] => Ok(Self::Custom { kind, numbers }),
+                _ => Err(error),
+            }
         })
     }
 

@@ -3,7 +3,7 @@
 use super::load::Link;
 use super::unit::{AnyUnit, Built, Change, Trial};
 use crate::kind::Around;
-use crate::spec::{LegSpec, PolicySpec, SpecError, check_legs};
+use crate::spec::{LegSpec, PolicySpec, SpecError};
 use std::sync::Arc;
 use tollgate::{Inherit, Legs, Policy, PolicyError};
 
@@ -55,28 +55,59 @@ impl LiveLeg {
     }
 }
 
+/// Legs at most.
+const MAX_LEGS: usize = 64;
+
+/// Finds what is wrong with a leg behind others, without a look at its numbers.
+fn check_leg(leg: &LegSpec, others: &[LegSpec]) -> Result<(), SpecError> {
+    let name = &leg.name;
+    if name.is_empty() {
+        return Err(SpecError::new("name", "it is empty, and every leg needs one"));
+    }
+    if let Some(first) = others.iter().position(|other| other.name == *name) {
+        let leg = first + 1;
+        let fault = format!("`{name}` is the name of leg {leg} already, and names are unique");
+        return Err(SpecError::new("name", fault));
+    }
+    if leg.per.as_deref() == Some("") {
+        let fault = "it is empty, and `call` or the name of a cost is allowed";
+        return Err(SpecError::new("per", fault));
+    }
+    Ok(())
+}
+
 /// Builds the legs of a version after `before`. Nothing is changed yet.
 pub(crate) fn build_legs(
     spec: &PolicySpec,
     before: &[LiveLeg],
     around: &Around,
 ) -> Result<(Arc<Legs>, Arc<[LiveLeg]>), SpecError> {
-    check_legs(spec)?;
+    if spec.legs.is_empty() {
+        return Err(SpecError::new("leg", "none was given, and at least one is needed"));
+    }
+    let count = spec.legs.len();
+    if count > MAX_LEGS {
+        let fault = format!("too many legs: {count} were given, and {MAX_LEGS} are allowed");
+        return Err(SpecError::whole(fault).within_row("leg", MAX_LEGS));
+    }
     let known = |leg: &LegSpec| before.iter().find(|known| known.spec.name == leg.name);
-    let mut live = Vec::with_capacity(spec.legs.len());
+    let mut live = Vec::with_capacity(count);
     for (row, leg) in spec.legs.iter().enumerate() {
-        let built = LiveLeg::new(leg, known(leg), around);
+        let checked = check_leg(leg, &spec.legs[..row]);
+        let built = checked.and_then(|()| LiveLeg::new(leg, known(leg), around));
         live.push(built.map_err(|error| error.within_row("leg", row))?);
     }
     for (row, leg) in spec.legs.iter().enumerate() {
         if let Some(when) = &leg.when {
             let before = known(leg).and_then(|leg| leg.link.as_ref());
+            let names = spec.legs.iter().map(|leg| &*leg.name).filter(|name| *name != leg.name);
             let link = match live.iter().find(|of| of.spec.name == when.load_of) {
-                Some(of) => Link::new(when, of, before, &around.clock),
-                None => {
-                    let names = spec.legs.iter().map(|leg| &*leg.name).filter(|name| *name != leg.name);
-                    Err(SpecError::unknown(&when.load_of, "leg", names).within("load_of"))
+                Some(of) if when.load_of != leg.name => Link::new(when, of, before, &around.clock),
+                Some(_) => {
+                    let fault = format!("`{}` is the leg itself, and another one is allowed", leg.name);
+                    Err(SpecError::new("load_of", fault))
                 }
+                None => Err(SpecError::unknown(&when.load_of, "leg", names).within("load_of")),
             };
             live[row].link = Some(link.map_err(|error| error.within("when").within_row("leg", row))?);
         }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tollgate::sync::{Place, Watch, Watchers};
-use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket};
+use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement};
 
 /// The legs of a policy that can be reloaded: the limiter of a [`ReloadablePolicy`](crate::ReloadablePolicy).
 ///
@@ -90,26 +90,8 @@ impl Version {
     }
 }
 
-/// The ticket of [`ReloadableLegs`]: that of the legs, and the number of their list.
-#[derive(Clone, Copy, Debug)]
-pub struct ReloadTicket {
-    number: u64,
-    ticket: BoxTicket,
-}
-
-impl Ticket for ReloadTicket {
-    const WORDS: usize = 1 + BoxTicket::WORDS;
-    fn write(&self, words: &mut [u64]) {
-        words[0] = self.number;
-        self.ticket.write(&mut words[1..]);
-    }
-    fn read(words: &[u64]) -> Self {
-        Self {
-            number: words[0],
-            ticket: BoxTicket::read(&words[1..]),
-        }
-    }
-}
+/// The number of a list, and the ticket of its legs.
+type Numbered = (u64, BoxTicket);
 
 impl ReloadableLegs {
     /// The first version.
@@ -213,16 +195,16 @@ impl ReloadableLegs {
     }
 
     /// Ends a ticket by `end`, also where that panics.
-    fn end(&self, ticket: ReloadTicket, end: impl FnOnce(&Legs, BoxTicket)) {
+    fn end(&self, (number, ticket): Numbered, end: impl FnOnce(&Legs, BoxTicket)) {
         let current = self.current.load();
-        if current.number == ticket.number {
+        if current.number == number {
             let _exit = Exit(self, &current);
-            return end(&current.legs, ticket.ticket);
+            return end(&current.legs, ticket);
         }
         drop(current);
-        if let Some(version) = self.of(ticket.number) {
+        if let Some(version) = self.of(number) {
             let _exit = Exit(self, &version);
-            end(&version.legs, ticket.ticket);
+            end(&version.legs, ticket);
         }
     }
 
@@ -264,9 +246,9 @@ impl Drop for Exit<'_> {
 }
 
 impl Limiter for ReloadableLegs {
-    type Ticket = ReloadTicket;
+    type Ticket = Numbered;
 
-    fn try_reserve(&self, demand: &Demand<'_>) -> Result<ReloadTicket, Refusal> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Numbered, Refusal> {
         loop {
             let version = self.current.load();
             // (A) Sequentially consistent: see (N).
@@ -277,22 +259,22 @@ impl Limiter for ReloadableLegs {
             if self.number.load(Ordering::SeqCst) == number {
                 let ticket = version.legs.try_reserve(demand)?;
                 std::mem::forget(exit);
-                return Ok(ReloadTicket { number, ticket });
+                return Ok((number, ticket));
             }
         }
     }
 
-    fn cancel(&self, ticket: ReloadTicket) {
+    fn cancel(&self, ticket: Numbered) {
         self.end(ticket, |legs, ticket| legs.cancel(ticket));
     }
 
-    fn finish(&self, ticket: ReloadTicket, outcome: Outcome) {
+    fn finish(&self, ticket: Numbered, outcome: Outcome) {
         self.end(ticket, |legs, ticket| legs.finish(ticket, outcome));
     }
 
-    fn settle(&self, ticket: &mut ReloadTicket, settlement: &Settlement) -> u32 {
-        let version = self.of(ticket.number);
-        version.map_or(0, |version| version.legs.settle(&mut ticket.ticket, settlement))
+    fn settle(&self, (number, ticket): &mut Numbered, settlement: &Settlement) -> u32 {
+        let version = self.of(*number);
+        version.map_or(0, |version| version.legs.settle(ticket, settlement))
     }
 
     fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
@@ -335,11 +317,9 @@ impl Limiter for ReloadableLegs {
 
 impl fmt::Debug for ReloadableLegs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spec = self.spec();
-        let legs: Vec<_> = spec.legs.iter().map(|leg| &leg.name).collect();
         f.debug_struct("ReloadableLegs")
             .field("version", &self.version())
-            .field("legs", &legs)
+            .field("spec", &self.spec())
             .finish_non_exhaustive()
     }
 }

@@ -80,6 +80,7 @@ pub(super) struct Link {
 impl Link {
     /// The condition `when` on the load of the leg `of`, which goes on from what the one before knew of the same load.
     pub(super) fn new(when: &When, of: &LiveLeg, before: Option<&Self>, clock: &Clock) -> Result<Self, SpecError> {
+        when.check()?;
         let before = before.filter(|before| Arc::ptr_eq(&before.load.unit, &of.unit));
         if let Some(before) = before.filter(|before| before.load.when == *when) {
             return Ok(before.clone());

@@ -10,7 +10,7 @@ mod unit;
 
 pub(crate) use built::build_legs;
 pub use changes::Changes;
-pub use legs::{ReloadTicket, ReloadableLegs};
+pub use legs::ReloadableLegs;
 pub use reload::{Reload, ReloadablePolicy};
 pub(crate) use reload::{apply_spec, build_policy};
 pub use status::LegStatus;

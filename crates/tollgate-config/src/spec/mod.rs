@@ -1,6 +1,5 @@
 //! Policies as plain data, as a file or a program states them.
 
-mod check;
 mod error;
 mod leg;
 mod order;
@@ -8,7 +7,6 @@ mod partitions;
 mod set;
 mod text;
 
-pub(crate) use check::check_legs;
 pub use error::SpecError;
 #[cfg(feature = "schema")]
 pub(crate) use leg::NumberOrText;

@@ -1,7 +1,9 @@
 //! The policies of a service as data: named ones, and maps with a policy for each key.
 
-use super::{PartitionsSpec, PolicySpec};
+use super::{PartitionsSpec, PolicySpec, STAYS, SpecError};
 use crate::file::{Node, Reader};
+use crate::kind::Around;
+use crate::live::build_legs;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -135,5 +137,43 @@ impl KeyedSpec {
             Some(KeyTier::Named(tier)) => self.tiers.get(tier),
             None => self.tiers.get(&self.default),
         }
+    }
+
+    /// Refuses tiers that do not exist, queues that differ, what stays as the map `before` was built, and policies that do not build.
+    pub(crate) fn check(&self, before: Option<&Self>, around: &Around) -> Result<(), SpecError> {
+        if self.max_keys == 0 {
+            return Err(SpecError::given("max_keys", 0, "at least 1"));
+        }
+        let stays = before.filter(|before| before.max_keys != self.max_keys);
+        if stays.is_some() {
+            return Err(SpecError::new("max_keys", STAYS));
+        }
+        let tier = |key: &str, tier: &str| {
+            let names = self.tiers.keys().map(String::as_str);
+            let unknown = || SpecError::unknown(tier, "tier", names).within(key);
+            self.tiers.get(tier).ok_or_else(unknown)
+        };
+        let default = tier("default", &self.default)?;
+        let differs = format!(
+            "it differs from that of tier `{}`, and a key keeps its queue",
+            self.default
+        );
+        // All policies of a map have these settings in common.
+        let before = before.and_then(|before| before.tiers.get(&before.default));
+        let check = |policy: &PolicySpec| {
+            before.map_or(Ok(()), |before| policy.check_fixed(before, STAYS))?;
+            policy.check_fixed(default, &differs)?;
+            build_legs(policy, &[], around).map(drop)
+        };
+        for (name, policy) in &self.tiers {
+            check(policy).map_err(|error| error.below(["tier", name]))?;
+        }
+        for (key, of) in &self.keys {
+            match of {
+                KeyTier::Named(name) => tier(key, name).map(drop).map_err(|error| error.within("keys")),
+                KeyTier::Own(policy) => check(policy).map_err(|error| error.below(["keys", key])),
+            }?;
+        }
+        Ok(())
     }
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, BoxLimiter, Clock, Cost, LimiterExt, ManualClock, Quota, Reason, Semaphore, TokenBucket};
 use tollgate_config::{
-    ConfigError, ConfigFile, CustomKind, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload,
-    SpecError, When,
+    ConfigError, ConfigFile, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, SpecError,
+    When,
 };
 
 /// Gives its units away once.
@@ -148,8 +148,8 @@ fn a_file_names_a_limiter_that_the_program_holds() {
             Ok::<_, SpecError>(bucket.boxed())
         });
     let leg = |name: &str, kind: &str| {
-        let numbers = serde_json::json!({ "n": name });
-        LegSpec::new(name, LegKind::Custom(CustomKind::new(kind, numbers).unwrap()))
+        let (kind, numbers) = (kind.into(), [("n".into(), name.into())].into_iter().collect());
+        LegSpec::new(name, LegKind::Custom { kind, numbers })
     };
     let policy = PolicySpec::new([leg("gpus", "held")])
         .build_with(&clock, &kinds)

@@ -67,15 +67,15 @@ fn ten_thousand_waiters_keep_their_order_through_a_version() {
 fn a_place_at_a_leg_that_is_gone_is_given_up() {
     use std::sync::Arc;
     use tollgate::{Clock, Semaphore};
-    use tollgate_config::{CustomKind, Kinds, SpecError};
+    use tollgate_config::{Kinds, SpecError};
     let clock = ManualClock::new();
     let shared = Arc::new(Semaphore::new(1));
     let known = Arc::clone(&shared);
     let kinds = Kinds::new().with("shared", move |_: serde_json::Value, _: &Clock| {
         Ok::<_, SpecError>(Arc::clone(&known).boxed())
     });
-    let numbers = serde_json::json!({});
-    let at_shared = LegSpec::new("shared", LegKind::Custom(CustomKind::new("shared", numbers).unwrap()));
+    let (kind, numbers) = ("shared".into(), serde_json::Map::new());
+    let at_shared = LegSpec::new("shared", LegKind::Custom { kind, numbers });
     let policy = PolicySpec::new([at_shared]).build_with(&clock, &kinds).unwrap();
     let held = shared.try_acquire().unwrap();
     let mut first = pin!(policy.admit(1));

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Semaphore};
 use tollgate_config::{
-    CustomKind, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
-    PolicySetSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, SpecError, When, parse,
+    FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet, PolicySetSpec,
+    PolicySpec, Reload, ReloadEvent, ReloadablePolicy, SpecError, When, parse,
 };
 
 fn bucket(name: &str, quota: &str) -> LegSpec {
@@ -675,10 +675,8 @@ fn kinds() -> Kinds {
 }
 
 fn even(n: usize) -> PolicySpec {
-    policy([LegSpec::new(
-        "even",
-        LegKind::Custom(CustomKind::new("even", BTreeMap::from([("number", n)])).unwrap()),
-    )])
+    let (kind, numbers) = ("even".into(), [("number".into(), n.into())].into_iter().collect());
+    policy([LegSpec::new("even", LegKind::Custom { kind, numbers })])
 }
 
 /// Given a version with one mistake, in whichever of its policies, then it is refused whole: nothing has changed, and new keys are made
