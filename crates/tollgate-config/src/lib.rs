@@ -9,7 +9,7 @@ mod set;
 mod source;
 mod spec;
 
-pub use file::{ConfigError, ConfigFile, Format, MAX_FILE, load, parse};
+pub use file::{ConfigFile, Format, MAX_FILE, load, parse};
 #[cfg(feature = "resilience")]
 #[cfg_attr(docsrs, doc(cfg(feature = "resilience")))]
 pub use kind::{AdaptiveSpec, BreakerSpec, LawSpec};
@@ -20,4 +20,4 @@ pub use set::{KeyedPolicies, PolicySet};
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
 pub use source::WatchedFile;
 pub use source::{FileSource, LastGood, ReloadEvent, Source, SourceError};
-pub use spec::{KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, SpecError, When};
+pub use spec::{ConfigError, KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, When};

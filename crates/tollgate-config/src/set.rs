@@ -3,7 +3,7 @@
 use crate::kind::{Around, Kinds, LivePartitions};
 use crate::live::{Changes, Reload, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy};
 use crate::source::SourceError;
-use crate::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, SpecError};
+use crate::spec::{ConfigError, KeyTier, KeyedSpec, PolicySetSpec, PolicySpec};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -141,7 +141,7 @@ impl LiveMap {
 }
 
 /// Puts a policy of a set in force, unless it is: most have not changed.
-fn put_in_force(policy: &ReloadablePolicy, spec: &Arc<PolicySpec>, around: &Around) -> Result<bool, SpecError> {
+fn put_in_force(policy: &ReloadablePolicy, spec: &Arc<PolicySpec>, around: &Around) -> Result<bool, ConfigError> {
     if policy.limiter().is_in_force(spec, around) {
         return Ok(false);
     }
@@ -152,8 +152,8 @@ impl PolicySetSpec {
     /// Builds the policies, fresh, on `clock`. Those of keys are built when a key is first asked for.
     ///
     /// # Errors
-    /// [`SpecError`]: a mistake, with its path.
-    pub fn build(&self, clock: &Clock) -> Result<PolicySet, SpecError> {
+    /// [`ConfigError`]: a mistake, with its path.
+    pub fn build(&self, clock: &Clock) -> Result<PolicySet, ConfigError> {
         self.build_with(clock, &Kinds::new())
     }
 
@@ -161,7 +161,7 @@ impl PolicySetSpec {
     ///
     /// # Errors
     /// As those of [`build`](Self::build).
-    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<PolicySet, SpecError> {
+    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<PolicySet, ConfigError> {
         let nothing = Latest {
             around: Around::new(clock, kinds),
             ..Latest::default()
@@ -175,10 +175,10 @@ impl PolicySetSpec {
 
 impl Latest {
     /// The version `spec` after this one, with all that is new in it built, and nothing changed.
-    fn prepare(&self, spec: &Arc<PolicySetSpec>) -> Result<Self, SpecError> {
+    fn prepare(&self, spec: &Arc<PolicySetSpec>) -> Result<Self, ConfigError> {
         if spec.policies.is_empty() && spec.keyed.is_empty() {
             let fault = "none was given, and at least one `policy` or `keyed` is needed";
-            return Err(SpecError::new("policy", fault));
+            return Err(ConfigError::new("policy", fault));
         }
         let all = || self.around.partitions.iter().chain(&self.gone);
         let mut partitions = LivePartitions::new();
@@ -259,16 +259,16 @@ impl PolicySet {
     /// The policy called `name`.
     ///
     /// # Errors
-    /// [`SpecError`]: the version in force has none of that name.
-    pub fn policy(&self, name: &str) -> Result<ReloadablePolicy, SpecError> {
+    /// [`ConfigError`]: the version in force has none of that name.
+    pub fn policy(&self, name: &str) -> Result<ReloadablePolicy, ConfigError> {
         named(&self.0.latest.load().policies, name, "policy").cloned()
     }
 
     /// The map called `name`, with a policy for each key.
     ///
     /// # Errors
-    /// [`SpecError`]: the version in force has none of that name.
-    pub fn keyed(&self, name: &str) -> Result<Arc<KeyedPolicies>, SpecError> {
+    /// [`ConfigError`]: the version in force has none of that name.
+    pub fn keyed(&self, name: &str) -> Result<Arc<KeyedPolicies>, ConfigError> {
         let latest = self.0.latest.load();
         let live = named(&latest.keyed, name, "map of keyed policies")?;
         Ok(Arc::clone(&live.map))
@@ -277,8 +277,8 @@ impl PolicySet {
     /// The partitions called `name`, which policies of the set share.
     ///
     /// # Errors
-    /// [`SpecError`]: the version in force has none of that name.
-    pub fn partitions(&self, name: &str) -> Result<Arc<Partitions>, SpecError> {
+    /// [`ConfigError`]: the version in force has none of that name.
+    pub fn partitions(&self, name: &str) -> Result<Arc<Partitions>, ConfigError> {
         let latest = self.0.latest.load();
         let (_, live) = named(&latest.around.partitions, name, "partitions")?;
         Ok(Arc::clone(live))
@@ -288,7 +288,7 @@ impl PolicySet {
 /// Versions: see [Versions](PolicySet#versions). A version costs some microseconds for each live key.
 impl Reload<PolicySetSpec> for PolicySet {
     /// No lock is held while a version is built: where two come at once, the later one is built anew after the earlier.
-    fn apply(&self, spec: PolicySetSpec) -> Result<Changes, SpecError> {
+    fn apply(&self, spec: PolicySetSpec) -> Result<Changes, ConfigError> {
         let spec = Arc::new(spec);
         let (before, mut next) = loop {
             let before = self.0.latest.load_full();
@@ -317,8 +317,8 @@ impl Reload<PolicySetSpec> for PolicySet {
     }
 }
 
-fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, SpecError> {
-    let unknown = || SpecError::unknown(name, what, all.keys().map(String::as_str));
+fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, ConfigError> {
+    let unknown = || ConfigError::unknown(name, what, all.keys().map(String::as_str));
     all.get(name).ok_or_else(unknown)
 }
 

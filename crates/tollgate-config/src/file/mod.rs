@@ -1,15 +1,14 @@
 //! Files, TOML and JSON.
 
-mod error;
 mod node;
 
-pub use error::ConfigError;
 pub(crate) use node::{Node, Reader, read_kind, table_of, write_kind};
 
 use crate::kind::Kinds;
-use crate::spec::{PolicySetSpec, PolicySpec, SpecError};
+use crate::spec::{ConfigError, PolicySetSpec, PolicySpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::io::Read;
@@ -49,7 +48,7 @@ impl Format {
 /// What a file may hold: a [`PolicySpec`], a [`PolicySetSpec`], or a configuration of your own that has some within.
 ///
 /// ```
-/// use tollgate_config::{ConfigFile, Format, Kinds, PolicySpec, SpecError, parse};
+/// use tollgate_config::{ConfigFile, Format, Kinds, PolicySpec, ConfigError, parse};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct AppConfig {
@@ -57,7 +56,7 @@ impl Format {
 ///     upstream: PolicySpec,
 /// }
 /// impl ConfigFile for AppConfig {
-///     fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+///     fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
 ///         self.upstream.check_with(kinds).map_err(|error| error.within("upstream"))
 ///     }
 /// }
@@ -73,8 +72,8 @@ pub trait ConfigFile: DeserializeOwned {
     /// Finds a mistake that shows only in the whole, with legs of these kinds as well: all that building it would.
     ///
     /// # Errors
-    /// [`SpecError`], whose path is found in the file.
-    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    /// [`ConfigError`], whose path is found in the file.
+    fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
         let _ = kinds;
         Ok(())
     }
@@ -91,19 +90,19 @@ pub trait ConfigFile: DeserializeOwned {
     /// spec.legs[0].name.clear();
     /// assert_eq!(spec.check().unwrap_err().key(), "name");
     /// ```
-    fn check(&self) -> Result<(), SpecError> {
+    fn check(&self) -> Result<(), ConfigError> {
         self.check_with(&Kinds::new())
     }
 }
 
 impl ConfigFile for PolicySpec {
-    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
         self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
 
 impl ConfigFile for PolicySetSpec {
-    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
         self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
@@ -158,21 +157,21 @@ impl Kinds {
                     let why = error.message().trim_end().replace('\n', "; ");
                     // The one thing that shows only when values are read.
                     let why = why.replace("number overflowed", "of too many digits was given, and 38 are allowed");
-                    ConfigError::at(text, at, why)
+                    ConfigError::whole(why).at(text, at)
                 };
                 let table = DeTable::parse(text).map_err(wrong)?;
                 let node = Node::deserialize(toml::Deserializer::from(table.clone()));
                 let read = self.read(&node.map_err(wrong)?);
-                read.map_err(|error| ConfigError::of_spec(text, find_in_toml(table.into_inner(), &error), &error))
+                read.map_err(|error| find_in_toml(text, table.into_inner(), error))
             }
             Format::Json => {
                 let read = self.read(&serde_json::from_str(text).map_err(|error| json_error(text, &error))?);
-                read.map_err(|error| ConfigError::of_spec(text, find_in_json(text, &error).unwrap_or_default(), &error))
+                read.map_err(|error| find_in_json(text, error))
             }
         }
     }
 
-    fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, SpecError> {
+    fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, ConfigError> {
         let spec = S::deserialize(Reader(node))?;
         spec.check_with(self)?;
         Ok(spec)
@@ -185,12 +184,12 @@ impl Kinds {
         content: &Result<Vec<u8>, String>,
     ) -> Result<S, ConfigError> {
         let read = || {
-            let unnamed = || ConfigError::nowhere("its name ends in neither `.toml` nor `.json`");
+            let unnamed = || ConfigError::whole("its name ends in neither `.toml` nor `.json`");
             let format = Format::of_path(name).ok_or_else(unnamed)?;
-            let content = content.as_ref().map_err(|why| ConfigError::nowhere(why.as_str()))?;
+            let content = content.as_ref().map_err(|why| ConfigError::whole(why.as_str()))?;
             let text = std::str::from_utf8(content).map_err(|error| {
                 let fault = "this is no UTF-8, and nothing else is allowed";
-                ConfigError::at(&String::from_utf8_lossy(content), error.valid_up_to(), fault)
+                ConfigError::whole(fault).at(&String::from_utf8_lossy(content), error.valid_up_to())
             })?;
             self.parse(text, format)
         };
@@ -213,7 +212,7 @@ fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
     let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
     let at = lines.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
     let why = error.to_string();
-    ConfigError::at(text, at, why.split(" at line ").next().unwrap_or_default())
+    ConfigError::whole(why.split(" at line ").next().unwrap_or_default()).at(text, at)
 }
 
 /// The number of a row, as `[0]` in a path.
@@ -221,8 +220,8 @@ fn row(part: &str) -> Option<usize> {
     part.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }
 
-/// The byte at which the value of a path stands, or its key if that is wrong; as far down the path as there is something.
-fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
+/// A mistake at the value of its path, or at the key if that is wrong; as far down the path as there is something.
+fn find_in_toml(text: &str, table: DeTable<'_>, error: ConfigError) -> ConfigError {
     let (mut value, mut at) = (&DeValue::Table(table), 0);
     for (step, part) in error.path().iter().enumerate() {
         let next = match value {
@@ -237,27 +236,27 @@ fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
         let span = if error.is_of_key_at(step) { key } else { next.span() };
         (value, at) = (next.get_ref(), span.start);
     }
-    at
+    error.at(text, at)
 }
 
 /// The same in JSON.
-fn find_in_json(text: &str, error: &SpecError) -> Option<usize> {
+fn find_in_json(text: &str, error: ConfigError) -> ConfigError {
     let place = |part: &str| part.as_ptr().addr() - text.as_ptr().addr();
-    let mut part = serde_json::from_str::<&RawValue>(text).ok()?.get();
+    let below = |part, key: &String| match serde_json::from_str::<Vec<&RawValue>>(part) {
+        Ok(rows) => rows.get(row(key)?).copied(),
+        Err(_) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
+            .ok()?
+            .remove(key),
+    };
+    let (mut part, mut at) = (text, 0);
     for (step, key) in error.path().iter().enumerate() {
-        let below = match serde_json::from_str::<Vec<&RawValue>>(part) {
-            Ok(rows) => row(key).and_then(|row| rows.get(row).copied()),
-            Err(_) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
-                .ok()?
-                .remove(key),
-        };
-        let Some(below) = below else { break };
-        part = below.get();
+        let Some(next) = below(part, key) else { break };
+        part = next.get();
+        at = place(part);
         if error.is_of_key_at(step) {
-            let before = text[..place(part)].trim_end().trim_end_matches(':').trim_end();
-            let key = serde_json::to_string(key).ok()?;
-            return Some(before.len().saturating_sub(key.len()));
+            let before = text[..at].trim_end().trim_end_matches(':').trim_end();
+            at = before.len().saturating_sub(Value::from(&**key).to_string().len());
         }
     }
-    Some(place(part))
+    error.at(text, at)
 }

@@ -1,6 +1,6 @@
 //! The values of a file of any format, and how types of serde are read from them: each mistake has its path.
 
-use crate::spec::SpecError;
+use crate::spec::ConfigError;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{
     Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess,
@@ -92,16 +92,16 @@ pub(crate) struct Reader<'a>(pub(crate) &'a Node);
 
 impl Reader<'_> {
     /// The refusal of this value, since `allowed` is.
-    pub(crate) fn refuse(self, allowed: &str) -> SpecError {
+    pub(crate) fn refuse(self, allowed: &str) -> ConfigError {
         let Err(error) = self.deserialize_any(Nothing(allowed));
         error
     }
 }
 
 impl<'de> Deserializer<'de> for Reader<'_> {
-    type Error = SpecError;
+    type Error = ConfigError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match self.0 {
             Node::Null | Node::Twice => visitor.visit_unit(),
             Node::Truth(truth) => visitor.visit_bool(*truth),
@@ -118,26 +118,26 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
         match self.0 {
             Node::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &str, visitor: V) -> Result<V::Value, SpecError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &str, visitor: V) -> Result<V::Value, ConfigError> {
         visitor.visit_newtype_struct(self)
     }
 
     /// What is a table is no list of its values.
-    fn deserialize_struct<V: Visitor<'de>>(self, _: &str, _: &[&str], visitor: V) -> Result<V::Value, SpecError> {
+    fn deserialize_struct<V: Visitor<'de>>(self, _: &str, _: &[&str], visitor: V) -> Result<V::Value, ConfigError> {
         match self.0 {
             Node::List(_) => Err(Error::invalid_type(Unexpected::Seq, &visitor)),
             _ => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_enum<V: Visitor<'de>>(self, _: &str, names: &[&str], visitor: V) -> Result<V::Value, SpecError> {
+    fn deserialize_enum<V: Visitor<'de>>(self, _: &str, names: &[&str], visitor: V) -> Result<V::Value, ConfigError> {
         match self.0 {
             Node::Text(name) => visitor.visit_enum(name.as_str().into_deserializer()),
             Node::Table(table) => visitor.visit_enum(MapAccessDeserializer::new(Table(table.iter(), None))),
@@ -165,9 +165,9 @@ impl Visitor<'_> for Nothing<'_> {
 struct List<'a>(std::iter::Enumerate<std::slice::Iter<'a, Node>>);
 
 impl<'de> SeqAccess<'de> for List<'_> {
-    type Error = SpecError;
+    type Error = ConfigError;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, SpecError> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, ConfigError> {
         let read = |(row, node)| seed.deserialize(Reader(node)).map_err(|error| error.in_row(row));
         self.0.next().map(read).transpose()
     }
@@ -180,32 +180,32 @@ struct Table<'a>(
 );
 
 impl<'de> MapAccess<'de> for Table<'_> {
-    type Error = SpecError;
+    type Error = ConfigError;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, SpecError> {
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, ConfigError> {
         self.1 = self.0.next();
         let read = |(key, node): (&String, &Node)| {
             let read = match node {
-                Node::Twice => Err(SpecError::of_key(format!("key `{key}` is given twice"))),
+                Node::Twice => Err(ConfigError::of_key(format!("key `{key}` is given twice"))),
                 _ => seed.deserialize(key.as_str().into_deserializer()),
             };
-            read.map_err(|error: SpecError| error.within(key))
+            read.map_err(|error: ConfigError| error.within(key))
         };
         self.1.map(read).transpose()
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, SpecError> {
-        let (key, node) = self.1.ok_or_else(|| SpecError::custom("a value has no key"))?;
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, ConfigError> {
+        let (key, node) = self.1.ok_or_else(|| ConfigError::custom("a value has no key"))?;
         seed.deserialize(Reader(node)).map_err(|error| error.within(key))
     }
 }
 
 /// Reads an enum from a table whose key `kind` names the variant, and which has these keys beside those of the variant.
-pub(crate) fn read_kind<T: DeserializeOwned>(node: Node, common: &str) -> Result<T, SpecError> {
+pub(crate) fn read_kind<T: DeserializeOwned>(node: Node, common: &str) -> Result<T, ConfigError> {
     let Node::Table(mut table) = node else {
         return Err(Reader(&node).refuse("a table"));
     };
-    let kind = table.remove("kind").ok_or_else(|| SpecError::missing_field("kind"))?;
+    let kind = table.remove("kind").ok_or_else(|| ConfigError::missing_field("kind"))?;
     let kind = String::deserialize(Reader(&kind)).map_err(|error| error.within("kind"))?;
     let tagged = Node::Table([(kind, Node::Table(table))].into());
     T::deserialize(Reader(&tagged)).map_err(|error| error.of_variant(common))

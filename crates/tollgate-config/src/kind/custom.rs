@@ -2,7 +2,7 @@
 
 use super::LegKind;
 use crate::file::{Node, Reader};
-use crate::spec::SpecError;
+use crate::spec::ConfigError;
 use serde::Deserialize;
 use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeOwned, Error as _};
@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use tollgate::{BoxLimiter, Clock};
 
-type Build = dyn Fn(&Map<String, Value>, &Clock) -> Result<BoxLimiter, SpecError> + Send + Sync;
+type Build = dyn Fn(&Map<String, Value>, &Clock) -> Result<BoxLimiter, ConfigError> + Send + Sync;
 
 /// The kinds of legs that a program has beside the built-in ones.
 ///
@@ -57,7 +57,7 @@ impl Kinds {
     }
 
     /// One more kind. `build` gets the numbers of a leg, all keys that are not those of any leg, and the clock of its policy. A
-    /// [`SpecError`] that it gives tells the key that is wrong.
+    /// [`ConfigError`] that it gives tells the key that is wrong.
     ///
     /// `build` also runs to check a version before anything is changed. A leg whose numbers are unchanged keeps its limiter; one with
     /// other numbers gets what `build` makes of them. A built-in kind of this name goes first.
@@ -72,11 +72,11 @@ impl Kinds {
         E: Into<Box<dyn Error + Send + Sync>>,
     {
         let read_and_build = move |numbers: &Map<String, Value>, clock: &Clock| {
-            let told = |error: E| match error.into().downcast::<SpecError>() {
+            let told = |error: E| match error.into().downcast::<ConfigError>() {
                 Ok(error) => *error,
-                Err(error) => SpecError::whole(error.to_string()),
+                Err(error) => ConfigError::whole(error.to_string()),
             };
-            let numbers = Node::deserialize(numbers).map_err(SpecError::custom)?;
+            let numbers = Node::deserialize(numbers).map_err(ConfigError::custom)?;
             build(T::deserialize(Reader(&numbers))?, clock).map_err(told)
         };
         Arc::make_mut(&mut self.0).insert(name.into(), Arc::new(read_and_build));
@@ -94,7 +94,7 @@ impl Kinds {
         kind: &str,
         numbers: &Map<String, Value>,
         clock: &Clock,
-    ) -> Result<BoxLimiter, SpecError> {
+    ) -> Result<BoxLimiter, ConfigError> {
         if let Some(build) = self.0.get(kind) {
             return build(numbers, clock);
         }
@@ -103,13 +103,13 @@ impl Kinds {
             "calendar-window" => needs("calendar"),
             "breaker" | "adaptive" => needs("resilience"),
             _ => {
-                let known = LegKind::deserialize(StrDeserializer::<SpecError>::new(kind));
+                let known = LegKind::deserialize(StrDeserializer::<ConfigError>::new(kind));
                 let fault = known.map_or_else(|error| error.fault().to_owned(), |_| String::new());
                 let names = self.names().map(|name| format!(", {name}")).collect::<String>();
                 fault.replace(" is allowed", &format!("{names} is allowed"))
             }
         };
-        Err(SpecError::new("kind", fault))
+        Err(ConfigError::new("kind", fault))
     }
 }
 

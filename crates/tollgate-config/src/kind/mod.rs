@@ -10,7 +10,7 @@ pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
 use crate::file::{Node, Reader, read_kind, table_of};
 use crate::live::Built;
-use crate::spec::{PartitionsSpec, SpecError, limit};
+use crate::spec::{ConfigError, PartitionsSpec, limit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -193,13 +193,13 @@ pub enum LegKind {
 }
 
 /// A fault of `key`.
-fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> SpecError {
-    move |error| SpecError::new(key, error.to_string())
+fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> ConfigError {
+    move |error| ConfigError::new(key, error.to_string())
 }
 
 impl LegKind {
     /// Builds the limiter, and tells how another one that [fits](Self::fits) is changed to its numbers.
-    pub(crate) fn build(&self, around: &Around) -> Result<Built, SpecError> {
+    pub(crate) fn build(&self, around: &Around) -> Result<Built, ConfigError> {
         let clock = &around.clock;
         // Numbers that have been checked are not refused by a change; refused ones would leave the old in force.
         Ok(match *self {
@@ -252,18 +252,18 @@ impl LegKind {
                 let most = Semaphore::MAX_PERMITS;
                 if limit > most {
                     let allowed = format_args!("a whole number of 0 to {most}");
-                    return Err(SpecError::given("limit", limit, allowed));
+                    return Err(ConfigError::given("limit", limit, allowed));
                 }
                 Built::new(Semaphore::new(limit), move |semaphore, _| semaphore.set_limit(limit))
             }
             Self::Partition { ref of, ref class } => {
                 let Some((spec, partitions)) = around.partitions.get(of) else {
                     let names = around.partitions.keys().map(String::as_str);
-                    return Err(SpecError::unknown(of, "partitions", names).within("of"));
+                    return Err(ConfigError::unknown(of, "partitions", names).within("of"));
                 };
                 let Some(number) = spec.classes().position(|known| known == class) else {
                     let what = format!("class of `{of}`");
-                    return Err(SpecError::unknown(class, &what, spec.classes()).within("class"));
+                    return Err(ConfigError::unknown(class, &what, spec.classes()).within("class"));
                 };
                 // A key of a map may go while others hold permits.
                 Built::fixed(Shared::from(Arc::clone(partitions.class(number))))
@@ -297,9 +297,9 @@ impl LegKind {
     }
 
     /// Reads the kind of a leg, and its numbers. A kind that there is not is one of the program's own.
-    pub(crate) fn read(node: Node) -> Result<Self, SpecError> {
+    pub(crate) fn read(node: Node) -> Result<Self, ConfigError> {
         let known = read_kind(node.clone(), "name, kind, per, inherit, shadow, at_once, when, ");
-        known.or_else(|error: SpecError| {
+        known.or_else(|error: ConfigError| {
             let mut numbers = Map::deserialize(Reader(&node))?;
             match numbers.remove("kind") {
                 Some(Value::String(kind)) if error.path() == ["kind"] => Ok(Self::Custom { kind, numbers }),

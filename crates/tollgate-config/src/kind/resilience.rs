@@ -3,7 +3,7 @@
 use super::{Around, fault};
 use crate::file::{Node, read_kind, write_kind};
 use crate::live::Built;
-use crate::spec::SpecError;
+use crate::spec::ConfigError;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use tollgate_resilience::{BreakerError, CircuitBreaker, OpenTime};
 /// let policy = PolicySpec::new([LegSpec::new("circuit", LegKind::Breaker(breaker))]).build(&ManualClock::new())?;
 /// policy.try_admit(1).unwrap().finish(Outcome::Failure);
 /// assert_eq!(policy.try_admit(1).unwrap_err().reason(), Reason::CircuitOpen);
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -61,7 +61,7 @@ macro_rules! set {
         if let Some(number) = $key {
             $(if !$bounds.contains(&number) {
                 let (least, most) = ($bounds.start(), $bounds.end());
-                return Err(SpecError::given(stringify!($key), number, format_args!("{least} to {most}")));
+                return Err(ConfigError::given(stringify!($key), number, format_args!("{least} to {most}")));
             })?
             $builder = $builder.$key(number);
         }
@@ -69,11 +69,11 @@ macro_rules! set {
 }
 
 /// A fault of the key whose number is out of bounds.
-fn breaker_fault(error: BreakerError) -> SpecError {
+fn breaker_fault(error: BreakerError) -> ConfigError {
     use BreakerError::{Count, Rate, Time};
     let why = error.to_string();
     let (Rate { setting, .. } | Count { setting, .. } | Time { setting, .. }) = error else {
-        return SpecError::new("kind", why);
+        return ConfigError::new("kind", why);
     };
     let key = match setting {
         "slow calls" => "slow_after",
@@ -81,11 +81,11 @@ fn breaker_fault(error: BreakerError) -> SpecError {
         "open time" => "open_for",
         other => &other.replace(' ', "_"),
     };
-    SpecError::new(key, why)
+    ConfigError::new(key, why)
 }
 
 impl BreakerSpec {
-    pub(super) fn build(&self, around: &Around) -> Result<CircuitBreaker, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<CircuitBreaker, ConfigError> {
         let Self {
             count_window,
             time_window,
@@ -97,14 +97,14 @@ impl BreakerSpec {
         } = *self;
         if count_window.is_some() && time_window.is_some() {
             let fault = "a count window was given already, and one of both is allowed";
-            return Err(SpecError::new("time_window", fault));
+            return Err(ConfigError::new("time_window", fault));
         }
         let mut builder = CircuitBreaker::builder().on(&around.clock);
         set!(builder; count_window, time_window, minimum_calls, failure_rate, consecutive_failures, probes);
         if let Some(time) = self.open_for {
             builder = builder.open_for(OpenTime::fixed(time));
         }
-        let missing = |key, other| SpecError::new(key, format!("it is given with `{other}`, which is missing"));
+        let missing = |key, other| ConfigError::new(key, format!("it is given with `{other}`, which is missing"));
         match (self.slow_after, self.slow_rate) {
             (Some(after), Some(rate)) => builder = builder.slow_calls(after, rate),
             (None, None) => {}
@@ -115,7 +115,7 @@ impl BreakerSpec {
     }
 }
 
-fn adaptive_fault(error: AdaptiveError) -> SpecError {
+fn adaptive_fault(error: AdaptiveError) -> ConfigError {
     let key = match error {
         AdaptiveError::Bounds { ceiling, .. } if ceiling as u64 > 1 << 32 => "ceiling",
         AdaptiveError::Bounds { .. } => "floor",
@@ -123,7 +123,7 @@ fn adaptive_fault(error: AdaptiveError) -> SpecError {
         AdaptiveError::Window { .. } => "window",
         _ => "kind",
     };
-    SpecError::new(key, error.to_string())
+    ConfigError::new(key, error.to_string())
 }
 
 /// A [`Semaphore`] whose limit [adapts](Adaptive), or with a `quota` a [`TokenBucket`] whose [rate adapts](Adaptive#rates): it finds the
@@ -177,7 +177,7 @@ pub struct AdaptiveSpec {
 }
 
 impl AdaptiveSpec {
-    pub(super) fn build(&self, around: &Around) -> Result<Built, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<Built, ConfigError> {
         let (floor, ceiling) = (self.floor.unwrap_or(1), self.ceiling.unwrap_or(1_000));
         let Some(quota) = self.quota else {
             let start = self.limit.unwrap_or(20.clamp(floor.min(ceiling), ceiling));
@@ -186,7 +186,7 @@ impl AdaptiveSpec {
         };
         if self.limit.is_some() {
             let fault = "`quota` was given as well, and one of both is allowed";
-            return Err(SpecError::new("limit", fault));
+            return Err(ConfigError::new("limit", fault));
         }
         let bucket = TokenBucket::new(quota).on(&around.clock);
         let adaptive = self.drive(bucket, Cubic::new(), ("quota", quota.count()), around)?;
@@ -201,7 +201,7 @@ impl AdaptiveSpec {
         usual: impl LimitLaw + 'static,
         (key, start): (&str, u64),
         around: &Around,
-    ) -> Result<Built, SpecError> {
+    ) -> Result<Built, ConfigError> {
         let (floor, ceiling) = (self.floor.unwrap_or(1), self.ceiling.unwrap_or(1_000));
         let law = self
             .law
@@ -220,7 +220,7 @@ impl AdaptiveSpec {
             .map_err(adaptive_fault)?;
         if !(floor as u64..=ceiling as u64).contains(&start) {
             let allowed = format_args!("{floor} to {ceiling}, the floor and the ceiling,");
-            return Err(SpecError::given(key, start, allowed));
+            return Err(ConfigError::given(key, start, allowed));
         }
         Ok(Built::fixed(adaptive))
     }
@@ -289,7 +289,7 @@ impl LawSpec {
         read_kind(node, "kind, ").map(Some).map_err(D::Error::custom)
     }
 
-    fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {
+    fn build(&self) -> Result<Box<dyn LimitLaw>, ConfigError> {
         macro_rules! law {
             ($law:ident; $($set:tt)*) => {{
                 let mut law = $law::new();

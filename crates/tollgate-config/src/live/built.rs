@@ -3,7 +3,7 @@
 use super::load::Link;
 use super::unit::{AnyUnit, Built, Change, Trial};
 use crate::kind::Around;
-use crate::spec::{LegSpec, PolicySpec, SpecError};
+use crate::spec::{ConfigError, LegSpec, PolicySpec};
 use std::sync::Arc;
 use tollgate::{Inherit, Legs, Policy, PolicyError};
 
@@ -21,7 +21,7 @@ pub(crate) struct LiveLeg {
 
 impl LiveLeg {
     /// The limiter of `spec`: that of the leg `before`, if that is the same leg, else a fresh one.
-    fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, SpecError> {
+    fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, ConfigError> {
         let before = before.filter(|leg| leg.spec.per == spec.per && spec.kind.fits(&leg.spec.kind));
         let same = before.filter(|leg| leg.spec.kind == spec.kind);
         let Built { unit, change } = match same {
@@ -36,7 +36,7 @@ impl LiveLeg {
         let unit = kept.map_or(unit, |leg| Arc::clone(&leg.unit));
         if unit.has_other_clock(&around.clock) {
             let fault = "its limiter decides by another clock than the policy waits by";
-            return Err(SpecError::new("kind", fault));
+            return Err(ConfigError::new("kind", fault));
         }
         Ok(Self {
             spec: spec.clone(),
@@ -59,19 +59,19 @@ impl LiveLeg {
 const MAX_LEGS: usize = 64;
 
 /// Finds what is wrong with a leg behind others, without a look at its numbers.
-fn check_leg(leg: &LegSpec, others: &[LegSpec]) -> Result<(), SpecError> {
+fn check_leg(leg: &LegSpec, others: &[LegSpec]) -> Result<(), ConfigError> {
     let name = &leg.name;
     if name.is_empty() {
-        return Err(SpecError::new("name", "it is empty, and every leg needs one"));
+        return Err(ConfigError::new("name", "it is empty, and every leg needs one"));
     }
     if let Some(first) = others.iter().position(|other| other.name == *name) {
         let leg = first + 1;
         let fault = format!("`{name}` is the name of leg {leg} already, and names are unique");
-        return Err(SpecError::new("name", fault));
+        return Err(ConfigError::new("name", fault));
     }
     if leg.per.as_deref() == Some("") {
         let fault = "it is empty, and `call` or the name of a cost is allowed";
-        return Err(SpecError::new("per", fault));
+        return Err(ConfigError::new("per", fault));
     }
     Ok(())
 }
@@ -81,14 +81,14 @@ pub(crate) fn build_legs(
     spec: &PolicySpec,
     before: &[LiveLeg],
     around: &Around,
-) -> Result<(Arc<Legs>, Arc<[LiveLeg]>), SpecError> {
+) -> Result<(Arc<Legs>, Arc<[LiveLeg]>), ConfigError> {
     if spec.legs.is_empty() {
-        return Err(SpecError::new("leg", "none was given, and at least one is needed"));
+        return Err(ConfigError::new("leg", "none was given, and at least one is needed"));
     }
     let count = spec.legs.len();
     if count > MAX_LEGS {
         let fault = format!("too many legs: {count} were given, and {MAX_LEGS} are allowed");
-        return Err(SpecError::whole(fault).within_row("leg", MAX_LEGS));
+        return Err(ConfigError::whole(fault).within_row("leg", MAX_LEGS));
     }
     let known = |leg: &LegSpec| before.iter().find(|known| known.spec.name == leg.name);
     let mut live = Vec::with_capacity(count);
@@ -105,9 +105,9 @@ pub(crate) fn build_legs(
                 Some(of) if when.load_of != leg.name => Link::new(when, of, before, &around.clock),
                 Some(_) => {
                     let fault = format!("`{}` is the leg itself, and another one is allowed", leg.name);
-                    Err(SpecError::new("load_of", fault))
+                    Err(ConfigError::new("load_of", fault))
                 }
-                None => Err(SpecError::unknown(&when.load_of, "leg", names).within("load_of")),
+                None => Err(ConfigError::unknown(&when.load_of, "leg", names).within("load_of")),
             };
             live[row].link = Some(link.map_err(|error| error.within("when").within_row("leg", row))?);
         }
@@ -126,16 +126,16 @@ pub(crate) fn build_legs(
 }
 
 /// Finds what no policy of these legs and settings could be.
-fn check_whole(spec: &PolicySpec, legs: &Arc<Legs>, around: &Around) -> Result<(), SpecError> {
+fn check_whole(spec: &PolicySpec, legs: &Arc<Legs>, around: &Around) -> Result<(), ConfigError> {
     let policy = Policy::builder().limit(Arc::clone(legs)).order(spec.order.clone());
     match policy.on(&around.clock).build() {
         Ok(_) => Ok(()),
-        Err(PolicyError::Order(error)) => Err(SpecError::new("order", error.to_string())),
+        Err(PolicyError::Order(error)) => Err(ConfigError::new("order", error.to_string())),
         Err(PolicyError::SameQueue { .. }) => {
             let fault = "one limiter stands in two legs, and no policy can wait for it twice";
-            Err(SpecError::new("leg", fault))
+            Err(ConfigError::new("leg", fault))
         }
-        Err(error) => Err(SpecError::new("leg", error.to_string())),
+        Err(error) => Err(ConfigError::new("leg", error.to_string())),
     }
 }
 

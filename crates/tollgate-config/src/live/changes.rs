@@ -1,6 +1,6 @@
 //! The changes of a version.
 
-use crate::spec::SpecError;
+use crate::spec::ConfigError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -14,7 +14,7 @@ use std::fmt;
 /// let policy = PolicySpec::new([leg("a", 4), leg("b", 4)]).build(&ManualClock::new())?;
 /// let changes = policy.apply(PolicySpec::new([leg("a", 5), leg("c", 4)]))?;
 /// assert_eq!(changes.to_string(), "version 2: `leg.a.limit` 4 -> 5; `leg.b` removed; `leg.c` added");
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Default)]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub struct Changes {
     /// How many live keys of each map of a set were changed, where there are any.
     pub live: Vec<(String, usize)>,
     /// The policies of a set that kept the version before, since a leg of a kind of your own could not be built. It could before.
-    pub refused: Vec<SpecError>,
+    pub refused: Vec<ConfigError>,
 }
 
 fn text(value: &Value) -> String {

@@ -5,7 +5,7 @@ use super::changes::Changes;
 use super::load::LegLoad;
 use crate::kind::Around;
 use crate::source::SourceError;
-use crate::spec::{PolicySpec, STAYS, SpecError};
+use crate::spec::{ConfigError, PolicySpec, STAYS};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, 
 /// let legs = policy.limiter();
 /// assert_eq!((legs.version(), legs.in_use("slots"), legs.legs().len()), (1, Some(3), 1));
 /// assert_eq!(legs.spec().legs[0].name, "slots");
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 pub struct ReloadableLegs {
     current: ArcSwap<Version>,
@@ -71,7 +71,7 @@ impl Version {
         before: Option<&Self>,
         around: &Around,
         watchers: &Arc<Watchers>,
-    ) -> Result<Arc<Self>, SpecError> {
+    ) -> Result<Arc<Self>, ConfigError> {
         let (legs, live) = build_legs(spec, before.map_or(&[], |before| &before.live), around)?;
         let relay = Arc::new(Relay(Arc::clone(watchers)));
         let watcher: Weak<dyn Watch> = Arc::downgrade(&relay) as Weak<dyn Watch>;
@@ -95,7 +95,7 @@ type Numbered = (u64, BoxTicket);
 
 impl ReloadableLegs {
     /// The first version.
-    pub(super) fn new(spec: &Arc<PolicySpec>, around: &Around) -> Result<Self, SpecError> {
+    pub(super) fn new(spec: &Arc<PolicySpec>, around: &Around) -> Result<Self, ConfigError> {
         let watchers = Arc::new(Watchers::new());
         Ok(Self {
             current: ArcSwap::new(Version::new(spec, None, around, &watchers)?),
@@ -138,19 +138,19 @@ impl ReloadableLegs {
     }
 
     /// The version `spec` after the list `before`.
-    fn next(&self, before: &Version, spec: &Arc<PolicySpec>, around: &Around) -> Result<Arc<Version>, SpecError> {
+    fn next(&self, before: &Version, spec: &Arc<PolicySpec>, around: &Around) -> Result<Arc<Version>, ConfigError> {
         spec.check_fixed(&before.spec, STAYS)?;
         Version::new(spec, Some(before), around, &self.watchers)
     }
 
     /// Refuses what [`apply`](Self::apply) would refuse.
-    pub(crate) fn check(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<(), SpecError> {
+    pub(crate) fn check(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<(), ConfigError> {
         self.next(&self.current.load_full(), spec, around).map(drop)
     }
 
     /// Puts `spec` in force. No lock is held while limiters are built, asked or changed: where two versions come at once, the later
     /// one is built anew after the earlier.
-    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, SpecError> {
+    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, ConfigError> {
         let (before, next) = loop {
             let before = self.current.load_full();
             let next = self.next(&before, spec, around)?;

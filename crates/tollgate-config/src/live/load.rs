@@ -3,7 +3,7 @@
 use super::built::LiveLeg;
 use super::status::per_second;
 use super::unit::AnyUnit;
-use crate::spec::{SpecError, When};
+use crate::spec::{ConfigError, When};
 use std::sync::{Arc, Weak};
 use tollgate::policy::conditional::{Load, LoadMetric, Meter, Trigger};
 use tollgate::status::State;
@@ -79,7 +79,7 @@ pub(super) struct Link {
 
 impl Link {
     /// The condition `when` on the load of the leg `of`, which goes on from what the one before knew of the same load.
-    pub(super) fn new(when: &When, of: &LiveLeg, before: Option<&Self>, clock: &Clock) -> Result<Self, SpecError> {
+    pub(super) fn new(when: &When, of: &LiveLeg, before: Option<&Self>, clock: &Clock) -> Result<Self, ConfigError> {
         when.check()?;
         let before = before.filter(|before| Arc::ptr_eq(&before.load.unit, &of.unit));
         if let Some(before) = before.filter(|before| before.load.when == *when) {
@@ -92,7 +92,7 @@ impl Link {
             let fault = format!(
                 "`use` was given, and a {kind} as `{leg}` is in no use; `rate`, `latency`, `refusals` are allowed"
             );
-            return Err(SpecError::new("metric", fault));
+            return Err(ConfigError::new("metric", fault));
         }
         let measured = (!is_of_permits).then(|| {
             let known = before.and_then(|before| Some(&before.load.measured.as_ref()?.0));

@@ -4,7 +4,7 @@ use super::changes::Changes;
 use super::legs::ReloadableLegs;
 use crate::kind::{Around, Kinds};
 use crate::source::{ReloadEvent, Source, SourceError};
-use crate::spec::{PolicySpec, SpecError};
+use crate::spec::{ConfigError, PolicySpec};
 use std::sync::Arc;
 use tollgate::{Clock, Policy, PolicyBuilder};
 
@@ -15,8 +15,8 @@ impl PolicySpec {
     /// Builds the policy, fresh, on `clock`.
     ///
     /// # Errors
-    /// [`SpecError`]: a mistake, with its path.
-    pub fn build(&self, clock: &Clock) -> Result<ReloadablePolicy, SpecError> {
+    /// [`ConfigError`]: a mistake, with its path.
+    pub fn build(&self, clock: &Clock) -> Result<ReloadablePolicy, ConfigError> {
         self.build_with(clock, &Kinds::new())
     }
 
@@ -24,12 +24,12 @@ impl PolicySpec {
     ///
     /// # Errors
     /// As those of [`build`](Self::build).
-    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<ReloadablePolicy, SpecError> {
+    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<ReloadablePolicy, ConfigError> {
         build_policy(&Arc::new(self.clone()), &Around::new(clock, kinds))
     }
 }
 
-pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<ReloadablePolicy, SpecError> {
+pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<ReloadablePolicy, ConfigError> {
     let legs = ReloadableLegs::new(spec, around)?;
     let mut builder = Policy::builder()
         .limit(legs)
@@ -44,7 +44,7 @@ pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<Re
     }
     builder
         .build()
-        .map_err(|error| SpecError::new("leg", error.to_string()))
+        .map_err(|error| ConfigError::new("leg", error.to_string()))
 }
 
 /// Puts other versions of a [`ReloadablePolicy`] in force while it runs.
@@ -67,7 +67,7 @@ pub trait Reload<S = PolicySpec>: Sync {
     /// Puts another version in force.
     ///
     /// # Errors
-    /// [`SpecError`], with the path of the key: nothing has been changed then. It also stands in
+    /// [`ConfigError`], with the path of the key: nothing has been changed then. It also stands in
     /// [`last_error`](ReloadableLegs::last_error). The order of the queue, its eviction, its lateness and the time of the work cannot change.
     ///
     /// ```
@@ -87,9 +87,9 @@ pub trait Reload<S = PolicySpec>: Sync {
     /// drop(held);
     /// assert!(policy.try_admit(Ask::many(3)).is_ok(), "the version before is still in force");
     /// assert!(policy.limiter().last_error().is_some());
-    /// # Ok::<(), tollgate_config::SpecError>(())
+    /// # Ok::<(), tollgate_config::ConfigError>(())
     /// ```
-    fn apply(&self, spec: S) -> Result<Changes, SpecError>;
+    fn apply(&self, spec: S) -> Result<Changes, ConfigError>;
 
     /// Notes in `last_error` why the latest version is not in force.
     fn refuse(&self, error: SourceError);
@@ -121,7 +121,7 @@ pub trait Reload<S = PolicySpec>: Sync {
 }
 
 impl Reload for ReloadablePolicy {
-    fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError> {
+    fn apply(&self, spec: PolicySpec) -> Result<Changes, ConfigError> {
         let applied = apply_spec(self, &Arc::new(spec), &self.limiter().around());
         applied.inspect_err(|error| self.refuse(SourceError::new(error.clone())))
     }
@@ -136,7 +136,7 @@ pub(crate) fn apply_spec(
     policy: &ReloadablePolicy,
     spec: &Arc<PolicySpec>,
     around: &Around,
-) -> Result<Changes, SpecError> {
+) -> Result<Changes, ConfigError> {
     let changes = policy.limiter().apply(spec, around)?;
     loop {
         let latest = policy.limiter().spec();

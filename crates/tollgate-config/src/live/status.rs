@@ -14,7 +14,7 @@ use tollgate::status::State;
 /// let _held = policy.try_admit(1).unwrap();
 /// let leg = policy.limiter().leg("slots").expect("it is a leg");
 /// assert_eq!((&*leg.kind, leg.available(), leg.capacity()), ("semaphore", Some(3), Some(4)));
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

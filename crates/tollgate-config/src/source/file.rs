@@ -1,9 +1,9 @@
 //! A file that changes while it is in use.
 
 use super::last_good::LastGood;
-use crate::file::{ConfigError, ConfigFile, read_bytes};
+use crate::file::{ConfigFile, read_bytes};
 use crate::kind::Kinds;
-use crate::spec::PolicySpec;
+use crate::spec::{ConfigError, PolicySpec};
 use std::path::{Path, PathBuf};
 
 /// A file of one policy, or of those of a service, that changes while it is in use.

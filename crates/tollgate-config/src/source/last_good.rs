@@ -1,8 +1,8 @@
 //! The content of a key, from version to version.
 
-use crate::file::{ConfigError, ConfigFile};
+use crate::file::ConfigFile;
 use crate::kind::Kinds;
-use crate::spec::PolicySpec;
+use crate::spec::{ConfigError, PolicySpec};
 use std::marker::PhantomData;
 use std::path::Path;
 

@@ -46,7 +46,7 @@ use std::sync::Arc;
 /// clock.run(policy.follow(Doubling(1), |event| println!("{event}")));
 /// assert_eq!(policy.limiter().version(), 4);
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity(), Some(8));
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 pub trait Source<S = PolicySpec>: Send {
     /// Waits for the next version; `None` when there will be no more.
@@ -115,7 +115,7 @@ impl Error for SourceError {
 /// let mut refused = 0;
 /// clock.run(policy.follow(versions, |event| refused += usize::from(matches!(event, ReloadEvent::Refused(_)))));
 /// assert_eq!((refused, policy.limiter().version()), (1, 1));
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
 //! A file that is watched.
 
 use super::{FileSource, Source, SourceError};
-use crate::file::{ConfigError, ConfigFile};
-use crate::spec::PolicySpec;
+use crate::file::ConfigFile;
+use crate::spec::{ConfigError, PolicySpec};
 use notify::{RecommendedWatcher, RecursiveMode};
 use notify_debouncer_full::{DebounceEventResult, Debouncer, RecommendedCache, new_debouncer};
 use parking_lot::Mutex;

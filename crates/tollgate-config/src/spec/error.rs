@@ -3,28 +3,39 @@
 use serde::de::{Error, Expected, Unexpected};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::Path;
 
-/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault.
+/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault. In a file it also has its place.
 ///
-/// `{}` writes both in one line, and `{:#}` as JSON. The error implements the trait of serde's errors.
+/// `{}` writes it in one line, and `{:#}` as JSON. The error implements the trait of serde's errors.
 ///
 /// ```
-/// # use tollgate_config::{ConfigFile, LegKind, LegSpec, PolicySpec};
+/// # use tollgate_config::{ConfigFile, Format, LegKind, LegSpec, PolicySpec, parse};
 /// let leg = || LegSpec::new("slots", LegKind::Semaphore { limit: 4 });
 /// let error = PolicySpec::new([leg(), leg()]).check().unwrap_err();
 /// assert_eq!(error.to_string(), "leg[1].name: `slots` is the name of leg 1 already, and names are unique");
-/// assert_eq!(error.key(), "name");
+/// assert_eq!((error.key(), error.line()), ("name", None));
+///
+/// let text = "[[leg]]\nname = 'requests'\nkind = 'token-bucket'\nquota = '6000/minn burst 200'";
+/// let error = parse::<PolicySpec>(text, Format::Toml).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "text:4:15: key `quota`: `6000/minn burst 200` is no quota: a unit of time (ns, us, ms, s, min, h, d) expected at column 6"
+/// );
+/// assert_eq!((error.line(), error.column()), (Some(4), Some(15)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SpecError {
+pub struct ConfigError {
     /// Keys, and rows such as `[0]`.
     path: Vec<String>,
     fault: Box<str>,
     /// The key itself is unknown, missing, or given twice.
     is_of_key: bool,
+    file: Box<str>,
+    at: Option<(usize, usize)>,
 }
 
-impl SpecError {
+impl ConfigError {
     /// A fault of `key`.
     pub fn new(key: &str, fault: impl Into<Box<str>>) -> Self {
         Self::whole(fault).within(key)
@@ -99,8 +110,22 @@ impl SpecError {
         &self.path
     }
 
-    pub(crate) fn is_of_key(&self) -> bool {
-        self.is_of_key
+    /// The same mistake, which stands at a byte of `text`.
+    pub(crate) fn at(self, text: &str, byte: usize) -> Self {
+        let byte = byte + text.get(byte..).map_or(0, |value| within(value, &self.fault));
+        // Errors of parsers may point into a character.
+        let byte = (0..=byte.min(text.len())).rfind(|byte| text.is_char_boundary(*byte));
+        let before = &text[..byte.unwrap_or(0)];
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|char| *char != '\n').count() + 1;
+        let (file, at) = ("text".into(), Some((line, column)));
+        Self { file, at, ..self }
+    }
+
+    /// The same mistake in this file.
+    pub(crate) fn of_file(mut self, file: &Path) -> Self {
+        self.file = file.display().to_string().into();
+        self
     }
 
     /// True when the key of this step of the path is wrong.
@@ -118,21 +143,59 @@ impl SpecError {
     pub fn fault(&self) -> &str {
         &self.fault
     }
+
+    /// The file; `text` for a text that came from no file, and empty without a text.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The line, from 1; `None` without a text.
+    pub fn line(&self) -> Option<usize> {
+        self.at.map(|at| at.0)
+    }
+
+    /// The column, from 1, in characters.
+    pub fn column(&self) -> Option<usize> {
+        self.at.map(|at| at.1)
+    }
 }
 
-impl fmt::Display for SpecError {
+/// How far into a value in quotes a fault lies that names a column of it, as that of a quota does.
+fn within(value: &str, fault: &str) -> usize {
+    let Some((given, column)) = fault.rsplit_once(" expected at column ") else {
+        return 0;
+    };
+    // Written as it is read, so that a column of it is one of the file.
+    let given = given
+        .split('`')
+        .nth(1)
+        .filter(|given| value.get(1..).is_some_and(|rest| rest.starts_with(*given)));
+    match (given, column.parse::<usize>()) {
+        (Some(given), Ok(column)) => 1 + given.chars().take(column - 1).map(char::len_utf8).sum::<usize>(),
+        _ => 0,
+    }
+}
+
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {
             return f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?);
         }
         // A fault of a key names it.
-        let shown = &self.path[..self.path.len() - usize::from(self.is_of_key)];
-        let colon = if shown.is_empty() { "" } else { ": " };
-        write!(f, "{}{colon}{}", shown.join(".").replace(".[", "["), self.fault)
+        let named = &self.path[..self.path.len() - usize::from(self.is_of_key)];
+        let (file, key) = (&self.file, self.key());
+        let context = match self.at {
+            None if file.is_empty() => named.join(".").replace(".[", "["),
+            None => file.to_string(),
+            Some((line, column)) if key.is_empty() || self.is_of_key => format!("{file}:{line}:{column}"),
+            Some((line, column)) => format!("{file}:{line}:{column}: key `{key}`"),
+        };
+        let colon = if context.is_empty() { "" } else { ": " };
+        write!(f, "{context}{colon}{}", self.fault)
     }
 }
 
-impl std::error::Error for SpecError {}
+impl std::error::Error for ConfigError {}
 
 /// A value as an error shows it.
 fn shown(given: &Unexpected<'_>) -> String {
@@ -186,7 +249,7 @@ const MEANINGS: [(&str, &str); 10] = [
     ("quota", "the rate, such as \"100/s burst 20\""),
 ];
 
-impl Error for SpecError {
+impl Error for ConfigError {
     fn custom<T: fmt::Display>(why: T) -> Self {
         // A mistake within a value that was read by itself keeps its path.
         let why = format!("{why:#}");

@@ -1,6 +1,6 @@
 //! One leg as data: its kind, and when and how it applies.
 
-use super::{SpecError, text};
+use super::{ConfigError, text};
 use crate::file::{Node, write_kind};
 use crate::kind::LegKind;
 use serde::de::Error;
@@ -171,19 +171,19 @@ impl When {
     }
 
     /// Refuses numbers that no load could have.
-    pub(crate) fn check(&self) -> Result<(), SpecError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let above = self.above;
         if self.over.is_zero() || self.over > Duration::from_secs(24 * 3_600) {
             let over = humantime::format_duration(self.over);
-            return Err(SpecError::given("over", over, "above zero to 24 hours"));
+            return Err(ConfigError::given("over", over, "above zero to 24 hours"));
         }
         if !above.is_finite() || above < 0.0 {
-            return Err(SpecError::given("above", above, "a number of at least 0"));
+            return Err(ConfigError::given("above", above, "a number of at least 0"));
         }
         let below = self.below.unwrap_or_default();
         if !(0.0..=above).contains(&below) {
             let allowed = format_args!("0 to {above}, which is `above`,");
-            return Err(SpecError::given("below", below, allowed));
+            return Err(ConfigError::given("below", below, allowed));
         }
         Ok(())
     }

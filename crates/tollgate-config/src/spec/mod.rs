@@ -7,7 +7,7 @@ mod partitions;
 mod set;
 mod text;
 
-pub use error::SpecError;
+pub use error::ConfigError;
 #[cfg(feature = "schema")]
 pub(crate) use leg::NumberOrText;
 pub use leg::{LegSpec, When};
@@ -96,7 +96,7 @@ impl PolicySpec {
     }
 
     /// Refuses other settings of the queue that cannot change, with this `fault`.
-    pub(crate) fn check_fixed(&self, before: &Self, fault: &str) -> Result<(), SpecError> {
+    pub(crate) fn check_fixed(&self, before: &Self, fault: &str) -> Result<(), ConfigError> {
         for (key, differs) in [
             ("order", self.order != before.order),
             ("eviction", self.eviction != before.eviction),
@@ -104,7 +104,7 @@ impl PolicySpec {
             ("work_time", self.work_time != before.work_time),
         ] {
             if differs {
-                return Err(SpecError::new(key, fault));
+                return Err(ConfigError::new(key, fault));
             }
         }
         Ok(())

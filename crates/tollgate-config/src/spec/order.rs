@@ -1,6 +1,6 @@
 //! The order of a queue, in a file: a table with a kind.
 
-use super::SpecError;
+use super::ConfigError;
 use crate::file::{Node, read_kind};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -25,13 +25,13 @@ pub(crate) enum OrderSpec {
 }
 
 impl OrderSpec {
-    fn order(self) -> Result<Order, SpecError> {
+    fn order(self) -> Result<Order, ConfigError> {
         Ok(match self {
             Self::Fifo {} => Order::Fifo,
             Self::Lifo {} => Order::Lifo,
             Self::Priority { classes, patience } => {
                 if !(1..=32).contains(&classes) {
-                    return Err(SpecError::given("classes", classes, "a whole number of 1 to 32"));
+                    return Err(ConfigError::given("classes", classes, "a whole number of 1 to 32"));
                 }
                 let (classes, patience) = (classes as u8, patience.get());
                 Order::Priority { classes, patience }

@@ -1,6 +1,6 @@
 //! Partitions as data: one limit on how many run at once, which several policies share.
 
-use super::SpecError;
+use super::ConfigError;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,36 +74,36 @@ impl PartitionsSpec {
     }
 
     /// Builds the partitions. The classes have the numbers of their names in order.
-    pub(crate) fn build(&self) -> Result<Partitions, SpecError> {
+    pub(crate) fn build(&self) -> Result<Partitions, ConfigError> {
         const WAYS: &str = "guaranteed, lent and levels";
         let (key, parts) = (self.way().0, self.parts());
         if let Some((second, _)) = self.ways().nth(1) {
             let fault = format!("`{key}` was given as well, and one of {WAYS} is allowed");
-            return Err(SpecError::new(second, fault));
+            return Err(ConfigError::new(second, fault));
         }
         let built = match key {
             "guaranteed" => Partitions::guaranteed(self.limit, &parts),
             "lent" => Partitions::lent(self.limit, parts.len()),
             "levels" => Partitions::levels(self.limit, &parts),
-            _ => return Err(SpecError::whole(format!("one of the keys {WAYS} is missing"))),
+            _ => return Err(ConfigError::whole(format!("one of the keys {WAYS} is missing"))),
         };
         built.map_err(|error| match error {
             PartitionsError::Part { class, given } => {
                 let class = self.classes().nth(class).unwrap_or_default();
-                SpecError::given(class, given, "0 to 1").within(key)
+                ConfigError::given(class, given, "0 to 1").within(key)
             }
-            error => SpecError::new(key, error.to_string()),
+            error => ConfigError::new(key, error.to_string()),
         })
     }
 
     /// Refuses what stays as partitions were built.
-    pub(crate) fn check_next(&self, before: &Self) -> Result<(), SpecError> {
+    pub(crate) fn check_next(&self, before: &Self) -> Result<(), ConfigError> {
         let ((key, _), (known, _)) = (self.way(), before.way());
         if key == known && self.classes().eq(before.classes()) {
             return Ok(());
         }
         let classes = before.classes().collect::<Vec<_>>().join(", ");
         let fault = format!("the classes stay, which share what is held: {known} of {classes}");
-        Err(SpecError::new(key, fault))
+        Err(ConfigError::new(key, fault))
     }
 }

@@ -1,6 +1,6 @@
 //! The policies of a service as data: named ones, and maps with a policy for each key.
 
-use super::{PartitionsSpec, PolicySpec, STAYS, SpecError};
+use super::{ConfigError, PartitionsSpec, PolicySpec, STAYS};
 use crate::file::{Node, Reader};
 use crate::kind::Around;
 use crate::live::build_legs;
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 /// spec.keyed.get_mut("tenant").unwrap().keys.insert("acme".into(), "gold".into());
 /// let error = spec.check().unwrap_err();
 /// assert_eq!(error.to_string(), "keyed.tenant.keys.acme: `gold` is no tier, and there are: free, paid");
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -140,17 +140,17 @@ impl KeyedSpec {
     }
 
     /// Refuses tiers that do not exist, queues that differ, what stays as the map `before` was built, and policies that do not build.
-    pub(crate) fn check(&self, before: Option<&Self>, around: &Around) -> Result<(), SpecError> {
+    pub(crate) fn check(&self, before: Option<&Self>, around: &Around) -> Result<(), ConfigError> {
         if self.max_keys == 0 {
-            return Err(SpecError::given("max_keys", 0, "at least 1"));
+            return Err(ConfigError::given("max_keys", 0, "at least 1"));
         }
         let stays = before.filter(|before| before.max_keys != self.max_keys);
         if stays.is_some() {
-            return Err(SpecError::new("max_keys", STAYS));
+            return Err(ConfigError::new("max_keys", STAYS));
         }
         let tier = |key: &str, tier: &str| {
             let names = self.tiers.keys().map(String::as_str);
-            let unknown = || SpecError::unknown(tier, "tier", names).within(key);
+            let unknown = || ConfigError::unknown(tier, "tier", names).within(key);
             self.tiers.get(tier).ok_or_else(unknown)
         };
         let default = tier("default", &self.default)?;

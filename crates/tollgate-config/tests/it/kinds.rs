@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, BoxLimiter, Clock, Cost, LimiterExt, ManualClock, Quota, Reason, Semaphore, TokenBucket};
 use tollgate_config::{
-    ConfigError, ConfigFile, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, SpecError,
-    When,
+    ConfigError, ConfigFile, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, When,
 };
 
 /// Gives its units away once.
@@ -19,7 +18,7 @@ struct Budget {
     currency: String,
 }
 
-fn budget(numbers: Budget, clock: &Clock) -> Result<BoxLimiter, SpecError> {
+fn budget(numbers: Budget, clock: &Clock) -> Result<BoxLimiter, ConfigError> {
     match numbers.units % 2 {
         0 => {
             let name = if numbers.currency.is_empty() {
@@ -30,7 +29,7 @@ fn budget(numbers: Budget, clock: &Clock) -> Result<BoxLimiter, SpecError> {
             let bucket = TokenBucket::new(Quota::zero().burst(numbers.units)).on(clock);
             Ok(bucket.named(name).boxed())
         }
-        _ => Err(SpecError::new(
+        _ => Err(ConfigError::new(
             "units",
             "an odd number was given, and an even one is allowed",
         )),
@@ -141,11 +140,11 @@ fn a_file_names_a_limiter_that_the_program_holds() {
     let held = Arc::clone(&gpus);
     let kinds = Kinds::new()
         .with("held", move |_: serde_json::Value, _: &Clock| {
-            Ok::<_, SpecError>(Arc::clone(&held).boxed())
+            Ok::<_, ConfigError>(Arc::clone(&held).boxed())
         })
         .with("elsewhere", |_: serde_json::Value, _: &Clock| {
             let bucket = TokenBucket::new(Quota::per_second(1)).on(&ManualClock::new());
-            Ok::<_, SpecError>(bucket.boxed())
+            Ok::<_, ConfigError>(bucket.boxed())
         });
     let leg = |name: &str, kind: &str| {
         let (kind, numbers) = (kind.into(), [("n".into(), name.into())].into_iter().collect());

@@ -67,12 +67,12 @@ fn ten_thousand_waiters_keep_their_order_through_a_version() {
 fn a_place_at_a_leg_that_is_gone_is_given_up() {
     use std::sync::Arc;
     use tollgate::{Clock, Semaphore};
-    use tollgate_config::{Kinds, SpecError};
+    use tollgate_config::{ConfigError, Kinds};
     let clock = ManualClock::new();
     let shared = Arc::new(Semaphore::new(1));
     let known = Arc::clone(&shared);
     let kinds = Kinds::new().with("shared", move |_: serde_json::Value, _: &Clock| {
-        Ok::<_, SpecError>(Arc::clone(&known).boxed())
+        Ok::<_, ConfigError>(Arc::clone(&known).boxed())
     });
     let (kind, numbers) = ("shared".into(), serde_json::Map::new());
     let at_shared = LegSpec::new("shared", LegKind::Custom { kind, numbers });

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Semaphore};
 use tollgate_config::{
-    FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet, PolicySetSpec,
-    PolicySpec, Reload, ReloadEvent, ReloadablePolicy, SpecError, When, parse,
+    ConfigError, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
+    PolicySetSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, When, parse,
 };
 
 fn bucket(name: &str, quota: &str) -> LegSpec {
@@ -669,7 +669,7 @@ fn kinds() -> Kinds {
         "even",
         |numbers: BTreeMap<String, usize>, _: &Clock| match numbers["number"] {
             n if n % 2 == 0 => Ok(Semaphore::new(n).boxed()),
-            _ => Err(SpecError::new("number", "it is odd")),
+            _ => Err(ConfigError::new("number", "it is odd")),
         },
     )
 }
