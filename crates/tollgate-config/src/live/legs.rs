@@ -1,8 +1,9 @@
 //! The list of legs that is in force, and those before it that permits are out of.
 
-use super::built::{LiveLeg, build_legs, put_numbers_in_force};
 use super::changes::Changes;
+use super::leg::{LiveLeg, build_legs, put_numbers_in_force};
 use super::load::LegLoad;
+use super::status::LegStatus;
 use crate::kind::Around;
 use crate::source::SourceError;
 use crate::spec::{ConfigError, PolicySpec, STAYS};
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use tollgate::status::State;
 use tollgate::sync::{Place, Watch, Watchers};
 use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement};
 
@@ -120,6 +122,25 @@ impl ReloadableLegs {
     /// Why the latest version that was handed in is not in force; `None` when it is.
     pub fn last_error(&self) -> Option<SourceError> {
         self.error.load().as_deref().cloned()
+    }
+
+    /// How the legs stand, in order.
+    pub fn legs(&self) -> Vec<LegStatus> {
+        self.live().iter().map(LegStatus::of).collect()
+    }
+
+    /// How the leg called `name` stands, if there is one.
+    pub fn leg(&self, name: &str) -> Option<LegStatus> {
+        let live = self.live();
+        live.iter().find(|leg| leg.spec.name == name).map(LegStatus::of)
+    }
+
+    /// Units of the leg called `name` that are in use, where units are held until the work ends.
+    pub fn in_use(&self, name: &str) -> Option<u64> {
+        match self.leg(name)?.state {
+            State::Permits { in_use, .. } => Some(in_use),
+            _ => None,
+        }
     }
 
     pub(super) fn live(&self) -> Arc<[LiveLeg]> {
@@ -310,7 +331,7 @@ impl Limiter for ReloadableLegs {
     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         // The limiters have a handle in each list, so that they are not alone as one that is as new.
         let current = self.current.load();
-        let is_as_new = current.live.iter().all(|leg| leg.unit.is_as_new());
+        let is_as_new = current.live.iter().all(LiveLeg::is_as_new);
         (*current.legs).describe(&mut |leg| visit(leg.as_new(is_as_new)));
     }
 }

@@ -1,8 +1,7 @@
 //! The load of a leg, and the condition of another that depends on it.
 
-use super::built::LiveLeg;
+use super::leg::{AnyUnit, LiveLeg};
 use super::status::per_second;
-use super::unit::AnyUnit;
 use crate::spec::{ConfigError, When};
 use std::sync::{Arc, Weak};
 use tollgate::policy::conditional::{Load, LoadMetric, Meter, Trigger};

@@ -1,7 +1,6 @@
 //! How the legs of a policy stand.
 
-use super::built::LiveLeg;
-use super::legs::ReloadableLegs;
+use super::leg::LiveLeg;
 use tollgate::policy::ShadowStats;
 use tollgate::status::State;
 
@@ -32,7 +31,7 @@ pub struct LegStatus {
 }
 
 impl LegStatus {
-    fn of(leg: &LiveLeg) -> Self {
+    pub(super) fn of(leg: &LiveLeg) -> Self {
         Self {
             name: leg.spec.name.clone(),
             kind: leg.spec.kind.name(),
@@ -70,26 +69,5 @@ pub(super) fn per_second(state: State) -> Option<f64> {
     match state {
         State::Rate { limit, window, .. } if !window.is_zero() => Some(limit as f64 / window.as_secs_f64()),
         _ => None,
-    }
-}
-
-impl ReloadableLegs {
-    /// How the legs stand, in order.
-    pub fn legs(&self) -> Vec<LegStatus> {
-        self.live().iter().map(LegStatus::of).collect()
-    }
-
-    /// How the leg called `name` stands, if there is one.
-    pub fn leg(&self, name: &str) -> Option<LegStatus> {
-        let live = self.live();
-        live.iter().find(|leg| leg.spec.name == name).map(LegStatus::of)
-    }
-
-    /// Units of the leg called `name` that are in use, where units are held until the work ends.
-    pub fn in_use(&self, name: &str) -> Option<u64> {
-        match self.leg(name)?.state {
-            State::Permits { in_use, .. } => Some(in_use),
-            _ => None,
-        }
     }
 }

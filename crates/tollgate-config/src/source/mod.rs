@@ -1,12 +1,10 @@
 //! Where versions come from.
 
-mod file;
 mod last_good;
 #[cfg(feature = "watch")]
 mod watch;
 
-pub use file::FileSource;
-pub use last_good::LastGood;
+pub use last_good::{FileSource, LastGood};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
 pub use watch::WatchedFile;

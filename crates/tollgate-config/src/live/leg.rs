@@ -1,11 +1,137 @@
-//! A version of a policy that has been built, of limiters that are kept and new ones.
+//! The legs of a version: limiters that last from version to version, and new ones.
 
 use super::load::Link;
-use super::unit::{AnyUnit, Built, Change, Trial};
 use crate::kind::Around;
 use crate::spec::{ConfigError, LegSpec, PolicySpec};
-use std::sync::Arc;
-use tollgate::{Inherit, Legs, Policy, PolicyError};
+use std::any::Any;
+use std::sync::{Arc, Weak};
+use tollgate::policy::conditional::Meter;
+use tollgate::policy::{Leg, ShadowStats};
+use tollgate::status::{Description, State};
+use tollgate::sync::Watch;
+use tollgate::{Clock, Cost, Inherit, Legs, Limiter, LimiterExt, Policy, PolicyError};
+
+/// A limiter of any kind.
+pub(crate) trait AnyUnit: Send + Sync {
+    /// Adds a leg of it, which these measure, to `legs`. Gives what the leg counts in shadow mode.
+    fn add_to(self: Arc<Self>, leg: &LiveLeg, meters: &[Arc<Meter>], legs: &mut Legs) -> Option<Trial>;
+
+    fn as_any(&self) -> &dyn Any;
+
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>));
+
+    fn watch(&self, watcher: &Weak<dyn Watch>);
+}
+
+impl<L: Limiter + 'static> AnyUnit for L {
+    fn add_to(self: Arc<Self>, leg: &LiveLeg, meters: &[Arc<Meter>], legs: &mut Legs) -> Option<Trial> {
+        let Some((first, others)) = meters.split_first() else {
+            return add_leg(self, leg, legs);
+        };
+        let mut metered = first.watch(self).boxed();
+        for meter in others {
+            metered = meter.watch(metered).boxed();
+        }
+        add_leg(metered, leg, legs)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
+        Limiter::describe(self, visit);
+    }
+
+    fn watch(&self, watcher: &Weak<dyn Watch>) {
+        Limiter::watch(self, watcher);
+    }
+}
+
+/// What a leg in shadow mode has counted.
+pub(crate) type Trial = Arc<dyn Fn() -> ShadowStats + Send + Sync>;
+
+impl dyn AnyUnit {
+    /// How it stands: a composite shows its first part.
+    pub(super) fn state(&self) -> State {
+        let mut state = None;
+        self.describe(&mut |leg| {
+            state.get_or_insert(leg.state);
+        });
+        state.unwrap_or(State::Unknown)
+    }
+
+    /// True when it decides by another clock.
+    pub(super) fn has_other_clock(&self, clock: &Clock) -> bool {
+        let mut other = false;
+        self.describe(&mut |leg| other |= leg.clock.is_some_and(|known| !known.is_same(clock)));
+        other
+    }
+}
+
+/// True when all is there.
+pub(super) fn is_full(state: State) -> bool {
+    match state {
+        State::Rate { limit, available, .. } => available >= limit,
+        State::Unknown | State::Permits { in_use: 0, .. } => true,
+        _ => false,
+    }
+}
+
+/// Changes a limiter that fits to the numbers of a kind.
+pub(crate) type Change = Arc<dyn Fn(&dyn AnyUnit, Inherit) + Send + Sync>;
+
+/// What a kind builds.
+pub(crate) struct Built {
+    pub(super) unit: Arc<dyn AnyUnit>,
+    /// None for limiters that cannot be changed in place.
+    pub(super) change: Option<Change>,
+}
+
+impl Built {
+    /// A limiter, and how another is changed to its numbers.
+    pub(crate) fn new<L: Limiter + 'static, R>(
+        limiter: L,
+        set: impl Fn(&L, Inherit) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let change = move |unit: &dyn AnyUnit, inherit| {
+            unit.as_any().downcast_ref().map(|limiter| set(limiter, inherit));
+        };
+        let change = Some(Arc::new(change) as Change);
+        Self {
+            change,
+            ..Self::fixed(limiter)
+        }
+    }
+
+    /// A limiter that cannot be changed in place.
+    pub(crate) fn fixed<L: Limiter + 'static>(limiter: L) -> Self {
+        Self {
+            unit: Arc::new(limiter),
+            change: None,
+        }
+    }
+}
+
+fn add_leg<L: Limiter + 'static>(limiter: L, live: &LiveLeg, legs: &mut Legs) -> Option<Trial> {
+    let (spec, mut leg) = (&live.spec, Leg::new(limiter).named(&live.spec.name));
+    if let Some(cost) = &spec.per {
+        leg = leg.per(Cost::interned(cost));
+    }
+    if spec.at_once {
+        leg = leg.at_once();
+    }
+    if let Some(link) = &live.link {
+        leg = leg.when(link.trigger.clone());
+    }
+    if !spec.shadow {
+        legs.push(leg);
+        return None;
+    }
+    let leg = Arc::new(leg.shadow());
+    legs.push(Arc::clone(&leg));
+    Some(Arc::new(move || leg.shadow_stats().unwrap_or_default()))
+}
 
 /// A leg of a version.
 pub(crate) struct LiveLeg {
@@ -15,6 +141,8 @@ pub(crate) struct LiveLeg {
     change: Option<Change>,
     /// It is to be changed.
     is_changed: bool,
+    /// This version changes it, or one before did.
+    was_changed: bool,
     pub(super) link: Option<Link>,
     pub(super) trial: Option<Trial>,
 }
@@ -43,9 +171,19 @@ impl LiveLeg {
             unit,
             change,
             is_changed: kept.is_some(),
+            was_changed: kept.is_some() || same.is_some_and(|leg| leg.was_changed),
             link: None,
             trial: None,
         })
+    }
+
+    /// True when a fresh one would be the same.
+    pub(super) fn is_as_new(&self) -> bool {
+        let mut is_as_new = true;
+        // One whose numbers were changed never says so: it is as soon as all is there.
+        let visit = &mut |leg: Description<'_>| is_as_new &= leg.is_as_new || self.was_changed && is_full(leg.state);
+        self.unit.describe(visit);
+        is_as_new
     }
 
     fn change_to(&self, inherit: Inherit) {
@@ -117,8 +255,7 @@ pub(crate) fn build_legs(
         let leg = &live[row];
         let links = live.iter().filter_map(|leg| leg.link.as_ref());
         let meters: Vec<_> = links.filter_map(|link| link.meter_of(leg)).collect();
-        let when = leg.link.as_ref().map(|link| link.trigger.clone());
-        live[row].trial = leg.unit.add_to(&mut legs, &leg.spec, &meters, when);
+        live[row].trial = Arc::clone(&leg.unit).add_to(leg, &meters, &mut legs);
     }
     let legs = Arc::new(legs);
     check_whole(spec, &legs, around)?;
@@ -128,15 +265,16 @@ pub(crate) fn build_legs(
 /// Finds what no policy of these legs and settings could be.
 fn check_whole(spec: &PolicySpec, legs: &Arc<Legs>, around: &Around) -> Result<(), ConfigError> {
     let policy = Policy::builder().limit(Arc::clone(legs)).order(spec.order.clone());
-    match policy.on(&around.clock).build() {
-        Ok(_) => Ok(()),
-        Err(PolicyError::Order(error)) => Err(ConfigError::new("order", error.to_string())),
-        Err(PolicyError::SameQueue { .. }) => {
-            let fault = "one limiter stands in two legs, and no policy can wait for it twice";
-            Err(ConfigError::new("leg", fault))
-        }
-        Err(error) => Err(ConfigError::new("leg", error.to_string())),
-    }
+    let (key, fault) = match policy.on(&around.clock).build() {
+        Ok(_) => return Ok(()),
+        Err(PolicyError::Order(error)) => ("order", error.to_string()),
+        Err(PolicyError::SameQueue { .. }) => (
+            "leg",
+            "one limiter stands in two legs, and no policy waits for it twice".into(),
+        ),
+        Err(error) => ("leg", error.to_string()),
+    };
+    Err(ConfigError::new(key, fault))
 }
 
 /// Changes the numbers of the limiters that this version has kept. `latest` gives the version in force: another one may have come
