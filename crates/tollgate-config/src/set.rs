@@ -69,8 +69,8 @@ struct Latest {
     around: Around,
     policies: BTreeMap<String, ReloadablePolicy>,
     keyed: BTreeMap<String, LiveMap>,
-    /// Partitions of versions before, in case that they come back.
-    gone: LivePartitions,
+    /// Partitions of this version and those before, in case that they come back.
+    known: LivePartitions,
 }
 
 #[derive(Clone)]
@@ -180,28 +180,26 @@ impl Latest {
             let fault = "none was given, and at least one `policy` or `keyed` is needed";
             return Err(ConfigError::new("policy", fault));
         }
-        let all = || self.around.partitions.iter().chain(&self.gone);
-        let mut partitions = LivePartitions::new();
-        for (name, spec) in &spec.partitions {
-            let live = match all().find(|(known, _)| *known == name) {
-                Some((_, (known, live))) => spec.check_next(known).map(|()| Arc::clone(live)),
-                None => spec.build().map(Arc::new),
-            };
-            let live = live.map_err(|error| error.below(["partitions", name]))?;
-            partitions.insert(name.clone(), (spec.clone(), live));
-        }
-        let gone = all().filter(|(name, _)| !spec.partitions.contains_key(*name));
-        let mut around = self.around.clone();
-        if spec.partitions != self.spec.partitions {
-            around.partitions = Arc::new(partitions);
-        }
         let mut next = Self {
             spec: Arc::clone(spec),
             version: self.version + 1,
-            gone: gone.map(|(name, live)| (name.clone(), live.clone())).collect(),
-            around,
+            around: self.around.clone(),
+            known: self.known.clone(),
             ..Self::default()
         };
+        let mut partitions = LivePartitions::new();
+        for (name, spec) in &spec.partitions {
+            let live = spec.build().and_then(|fresh| match self.known.get(name) {
+                Some((known, live)) => spec.check_next(known).map(|()| Arc::clone(live)),
+                None => Ok(Arc::new(fresh)),
+            });
+            let live = live.map_err(|error| error.below(["partitions", name]))?;
+            partitions.insert(name.clone(), (spec.clone(), live));
+        }
+        if spec.partitions != self.spec.partitions {
+            next.known.extend(partitions.clone());
+            next.around.partitions = Arc::new(partitions);
+        }
         for (name, spec) in &spec.policies {
             let spec = Arc::new(spec.clone());
             let policy = match self.policies.get(name) {
@@ -324,12 +322,9 @@ fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<
 
 impl fmt::Debug for PolicySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let latest = self.0.latest.load();
         f.debug_struct("PolicySet")
-            .field("version", &latest.version)
-            .field("policies", &latest.spec.policies.keys())
-            .field("keyed", &latest.spec.keyed.keys())
-            .field("partitions", &latest.spec.partitions.keys())
+            .field("version", &self.version())
+            .field("spec", &self.spec())
             .finish_non_exhaustive()
     }
 }

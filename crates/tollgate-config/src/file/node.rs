@@ -8,7 +8,7 @@ use serde::de::{
 };
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A value.
@@ -62,11 +62,8 @@ impl<'de> Deserialize<'de> for Node {
                 Ok(Node::Text(text.into()))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = list.next_element()? {
-                    items.push(item);
-                }
-                Ok(Node::List(items))
+                let items = std::iter::from_fn(|| list.next_element().transpose());
+                items.collect::<Result<_, _>>().map(Node::List)
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
                 let mut table = BTreeMap::new();
@@ -74,10 +71,8 @@ impl<'de> Deserialize<'de> for Node {
                     if key == DATE {
                         return Ok(node);
                     }
-                    match table.entry(key) {
-                        Entry::Occupied(mut twice) => drop(twice.insert(Node::Twice)),
-                        Entry::Vacant(free) => drop(free.insert(node)),
-                    }
+                    let is_twice = table.contains_key(&key);
+                    table.insert(key, if is_twice { Node::Twice } else { node });
                 }
                 Ok(Node::Table(table))
             }

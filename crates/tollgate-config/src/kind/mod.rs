@@ -278,22 +278,18 @@ impl LegKind {
 
     /// True when a limiter of the numbers `before`, if it can be changed at all, can be changed to these while it runs.
     pub(crate) fn fits(&self, before: &Self) -> bool {
-        let fixed = |kind: &Self| {
-            let mut table = kind.table();
+        let [fixed, before] = [self, before].map(|kind| {
+            let mut table = table_of(kind).unwrap_or_default();
             table.retain(|key, _| !["quota", "slack", "limit"].contains(&&**key));
             table
-        };
-        fixed(before) == fixed(self)
-    }
-
-    fn table(&self) -> Map<String, Value> {
-        table_of(self).unwrap_or_default()
+        });
+        fixed == before
     }
 
     /// The name of the kind, as in a file.
     pub fn name(&self) -> String {
-        let kind = self.table().remove("kind");
-        kind.as_ref().and_then(Value::as_str).unwrap_or_default().into()
+        let table = table_of(self).unwrap_or_default();
+        table.get("kind").and_then(Value::as_str).unwrap_or_default().into()
     }
 
     /// Reads the kind of a leg, and its numbers. A kind that there is not is one of the program's own.

@@ -7,7 +7,7 @@ use super::status::LegStatus;
 use crate::kind::Around;
 use crate::source::SourceError;
 use crate::spec::{ConfigError, PolicySpec, STAYS};
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -207,22 +207,16 @@ impl ReloadableLegs {
     }
 
     /// The list of a ticket.
-    fn of(&self, number: u64) -> Option<Arc<Version>> {
+    fn of(&self, number: u64) -> Option<Guard<Arc<Version>>> {
         let current = self.current.load();
         match current.number == number {
-            true => Some(Arc::clone(&current)),
-            false => self.retired.lock().get(&number).cloned(),
+            true => Some(current),
+            false => self.retired.lock().get(&number).cloned().map(Guard::from_inner),
         }
     }
 
     /// Ends a ticket by `end`, also where that panics.
     fn end(&self, (number, ticket): Numbered, end: impl FnOnce(&Legs, BoxTicket)) {
-        let current = self.current.load();
-        if current.number == number {
-            let _exit = Exit(self, &current);
-            return end(&current.legs, ticket);
-        }
-        drop(current);
         if let Some(version) = self.of(number) {
             let _exit = Exit(self, &version);
             end(&version.legs, ticket);

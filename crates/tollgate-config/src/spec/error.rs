@@ -162,15 +162,10 @@ impl ConfigError {
 
 /// How far into a value in quotes a fault lies that names a column of it, as that of a quota does.
 fn within(value: &str, fault: &str) -> usize {
-    let Some((given, column)) = fault.rsplit_once(" expected at column ") else {
-        return 0;
-    };
+    let (text, column) = fault.rsplit_once(" expected at column ").unwrap_or_default();
     // Written as it is read, so that a column of it is one of the file.
-    let given = given
-        .split('`')
-        .nth(1)
-        .filter(|given| value.get(1..).is_some_and(|rest| rest.starts_with(*given)));
-    match (given, column.parse::<usize>()) {
+    let is_given = |given: &&str| value.get(1..).is_some_and(|rest| rest.starts_with(*given));
+    match (text.split('`').nth(1).filter(is_given), column.parse::<usize>()) {
         (Some(given), Ok(column)) => 1 + given.chars().take(column - 1).map(char::len_utf8).sum::<usize>(),
         _ => 0,
     }
