@@ -3,7 +3,7 @@
 use crate::kind::{Around, Kinds, LivePartitions};
 use crate::live::{Changes, Reload, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy};
 use crate::source::SourceError;
-use crate::spec::{ConfigError, KeyTier, KeyedSpec, PolicySetSpec, PolicySpec};
+use crate::spec::{ConfigError, KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, named};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -313,11 +313,6 @@ impl Reload<PolicySetSpec> for PolicySet {
     fn refuse(&self, error: SourceError) {
         self.0.error.store(Some(Arc::new(error)));
     }
-}
-
-fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, ConfigError> {
-    let unknown = || ConfigError::unknown(name, what, all.keys().map(String::as_str));
-    all.get(name).ok_or_else(unknown)
 }
 
 impl fmt::Debug for PolicySet {

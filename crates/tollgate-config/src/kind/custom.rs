@@ -104,9 +104,9 @@ impl Kinds {
             "breaker" | "adaptive" => needs("resilience"),
             _ => {
                 let known = LegKind::deserialize(StrDeserializer::<ConfigError>::new(kind));
-                let fault = known.map_or_else(|error| error.fault().to_owned(), |_| String::new());
                 let names = self.names().map(|name| format!(", {name}")).collect::<String>();
-                fault.replace(" is allowed", &format!("{names} is allowed"))
+                let fault = known.err().unwrap_or_default();
+                fault.fault().replace(" is allowed", &format!("{names} is allowed"))
             }
         };
         Err(ConfigError::new("kind", fault))

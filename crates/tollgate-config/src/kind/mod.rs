@@ -10,7 +10,7 @@ pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
 use crate::file::{Node, Reader, read_kind, table_of};
 use crate::live::Built;
-use crate::spec::{ConfigError, PartitionsSpec, limit};
+use crate::spec::{ConfigError, PartitionsSpec, limit, named};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -257,10 +257,8 @@ impl LegKind {
                 Built::new(Semaphore::new(limit), move |semaphore, _| semaphore.set_limit(limit))
             }
             Self::Partition { ref of, ref class } => {
-                let Some((spec, partitions)) = around.partitions.get(of) else {
-                    let names = around.partitions.keys().map(String::as_str);
-                    return Err(ConfigError::unknown(of, "partitions", names).within("of"));
-                };
+                let known = named(&around.partitions, of, "partitions");
+                let (spec, partitions) = known.map_err(|error| error.within("of"))?;
                 let Some(number) = spec.classes().position(|known| known == class) else {
                     let what = format!("class of `{of}`");
                     return Err(ConfigError::unknown(class, &what, spec.classes()).within("class"));

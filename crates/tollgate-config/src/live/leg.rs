@@ -82,6 +82,7 @@ pub(super) fn is_full(state: State) -> bool {
 pub(crate) type Change = Arc<dyn Fn(&dyn AnyUnit, Inherit) + Send + Sync>;
 
 /// What a kind builds.
+#[derive(Clone)]
 pub(crate) struct Built {
     pub(super) unit: Arc<dyn AnyUnit>,
     /// None for limiters that cannot be changed in place.
@@ -136,9 +137,8 @@ fn add_leg<L: Limiter + 'static>(limiter: L, live: &LiveLeg, legs: &mut Legs) ->
 /// A leg of a version.
 pub(crate) struct LiveLeg {
     pub(super) spec: LegSpec,
-    pub(super) unit: Arc<dyn AnyUnit>,
-    /// How the limiter is changed to these numbers.
-    change: Option<Change>,
+    /// The limiter, and how it is changed to these numbers.
+    pub(super) built: Built,
     /// It is to be changed.
     is_changed: bool,
     /// This version changes it, or one before did.
@@ -152,24 +152,22 @@ impl LiveLeg {
     fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, ConfigError> {
         let before = before.filter(|leg| leg.spec.per == spec.per && spec.kind.fits(&leg.spec.kind));
         let same = before.filter(|leg| leg.spec.kind == spec.kind);
-        let Built { unit, change } = match same {
-            Some(same) => Built {
-                unit: Arc::clone(&same.unit),
-                change: same.change.clone(),
-            },
+        let mut built = match same {
+            Some(same) => same.built.clone(),
             // Numbers are checked by what they build, also where a limiter is kept.
             None => spec.kind.build(around)?,
         };
-        let kept = before.filter(|_| same.is_none() && change.is_some());
-        let unit = kept.map_or(unit, |leg| Arc::clone(&leg.unit));
-        if unit.has_other_clock(&around.clock) {
+        let kept = before.filter(|_| same.is_none() && built.change.is_some());
+        if let Some(kept) = kept {
+            built.unit = Arc::clone(&kept.built.unit);
+        }
+        if built.unit.has_other_clock(&around.clock) {
             let fault = "its limiter decides by another clock than the policy waits by";
             return Err(ConfigError::new("kind", fault));
         }
         Ok(Self {
             spec: spec.clone(),
-            unit,
-            change,
+            built,
             is_changed: kept.is_some(),
             was_changed: kept.is_some() || same.is_some_and(|leg| leg.was_changed),
             link: None,
@@ -182,13 +180,13 @@ impl LiveLeg {
         let mut is_as_new = true;
         // One whose numbers were changed never says so: it is as soon as all is there.
         let visit = &mut |leg: Description<'_>| is_as_new &= leg.is_as_new || self.was_changed && is_full(leg.state);
-        self.unit.describe(visit);
+        self.built.unit.describe(visit);
         is_as_new
     }
 
     fn change_to(&self, inherit: Inherit) {
-        if let Some(change) = &self.change {
-            change(&*self.unit, inherit);
+        if let Some(change) = &self.built.change {
+            change(&*self.built.unit, inherit);
         }
     }
 }
@@ -255,7 +253,7 @@ pub(crate) fn build_legs(
         let leg = &live[row];
         let links = live.iter().filter_map(|leg| leg.link.as_ref());
         let meters: Vec<_> = links.filter_map(|link| link.meter_of(leg)).collect();
-        live[row].trial = Arc::clone(&leg.unit).add_to(leg, &meters, &mut legs);
+        live[row].trial = Arc::clone(&leg.built.unit).add_to(leg, &meters, &mut legs);
     }
     let legs = Arc::new(legs);
     check_whole(spec, &legs, around)?;
@@ -288,7 +286,7 @@ pub(super) fn put_numbers_in_force(live: &Arc<[LiveLeg]>, latest: impl Fn() -> A
         if Arc::ptr_eq(&now, &known) {
             return;
         }
-        let is_changed = |later: &&LiveLeg| changed().any(|leg| Arc::ptr_eq(&later.unit, &leg.unit));
+        let is_changed = |later: &&LiveLeg| changed().any(|leg| Arc::ptr_eq(&later.built.unit, &leg.built.unit));
         now.iter()
             .filter(is_changed)
             .for_each(|later| later.change_to(Inherit::AsIs));

@@ -80,11 +80,11 @@ impl Link {
     /// The condition `when` on the load of the leg `of`, which goes on from what the one before knew of the same load.
     pub(super) fn new(when: &When, of: &LiveLeg, before: Option<&Self>, clock: &Clock) -> Result<Self, ConfigError> {
         when.check()?;
-        let before = before.filter(|before| Arc::ptr_eq(&before.load.unit, &of.unit));
+        let before = before.filter(|before| Arc::ptr_eq(&before.load.unit, &of.built.unit));
         if let Some(before) = before.filter(|before| before.load.when == *when) {
             return Ok(before.clone());
         }
-        let state = of.unit.state();
+        let state = of.built.unit.state();
         let is_of_permits = when.metric == LoadMetric::Use && matches!(state, State::Permits { .. });
         if when.metric == LoadMetric::Use && !is_of_permits && per_second(state).is_none() {
             let (kind, leg) = (of.spec.kind.name(), &when.load_of);
@@ -95,8 +95,9 @@ impl Link {
         }
         let measured = (!is_of_permits).then(|| {
             let known = before.and_then(|before| Some(&before.load.measured.as_ref()?.0));
-            let known = known.filter(|meter| meter.over() == when.over);
-            let meter = known.map_or_else(|| Meter::new(clock, when.over), Arc::clone);
+            let over = when.over.unwrap_or(When::OVER);
+            let known = known.filter(|meter| meter.over() == over);
+            let meter = known.map_or_else(|| Meter::new(clock, over), Arc::clone);
             let metric = match when.metric {
                 LoadMetric::Use => LoadMetric::Rate,
                 metric => metric,
@@ -106,7 +107,7 @@ impl Link {
         });
         let load = Arc::new(LegLoad {
             when: when.clone(),
-            unit: Arc::clone(&of.unit),
+            unit: Arc::clone(&of.built.unit),
             measured,
             watchers: Watchers::new(),
         });
@@ -118,6 +119,6 @@ impl Link {
     /// The meter that measures `leg` for this condition.
     pub(super) fn meter_of(&self, leg: &LiveLeg) -> Option<Arc<Meter>> {
         let (meter, _) = self.load.measured.as_ref()?;
-        Arc::ptr_eq(&self.load.unit, &leg.unit).then(|| Arc::clone(meter))
+        Arc::ptr_eq(&self.load.unit, &leg.built.unit).then(|| Arc::clone(meter))
     }
 }

@@ -35,7 +35,7 @@ impl LegStatus {
         Self {
             name: leg.spec.name.clone(),
             kind: leg.spec.kind.name(),
-            state: leg.unit.state(),
+            state: leg.built.unit.state(),
             applies: leg.link.as_ref().is_none_or(|link| link.trigger.is_exceeded()),
             shadow: leg.trial.as_ref().map(|trial| trial()),
         }

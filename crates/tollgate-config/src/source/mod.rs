@@ -71,7 +71,7 @@ impl<S: Clone + Send + Sync> Source<S> for tokio::sync::watch::Receiver<S> {
 /// }
 /// assert_eq!(check(&PolicySpec::default()).unwrap_err().to_string(), "leg: none was given, and at least one is needed");
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SourceError(Arc<dyn Error + Send + Sync>);
 
 impl SourceError {
@@ -82,12 +82,6 @@ impl SourceError {
 }
 
 impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

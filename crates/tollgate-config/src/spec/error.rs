@@ -2,6 +2,7 @@
 
 use serde::de::{Error, Expected, Unexpected};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -158,6 +159,12 @@ impl ConfigError {
     pub fn column(&self) -> Option<usize> {
         self.at.map(|at| at.1)
     }
+}
+
+/// What is called `name`.
+pub(crate) fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, ConfigError> {
+    let names = all.keys().map(String::as_str);
+    all.get(name).ok_or_else(|| ConfigError::unknown(name, what, names))
 }
 
 /// How far into a value in quotes a fault lies that names a column of it, as that of a quota does.

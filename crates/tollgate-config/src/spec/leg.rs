@@ -138,14 +138,10 @@ pub struct When {
     #[serde(default, deserialize_with = "text::load", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<NumberOrText>"))]
     pub below: Option<f64>,
-    /// The span that rates and latencies are measured over.
-    #[serde(
-        default = "When::second",
-        with = "humantime_serde",
-        skip_serializing_if = "When::is_second"
-    )]
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    pub over: Duration,
+    /// The span that rates and latencies are measured over: without it, [`OVER`](Self::OVER).
+    #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub over: Option<Duration>,
 }
 
 impl When {
@@ -159,7 +155,7 @@ impl When {
             metric,
             above,
             below: None,
-            over: Self::OVER,
+            over: None,
         }
     }
 
@@ -173,8 +169,11 @@ impl When {
     /// Refuses numbers that no load could have.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let above = self.above;
-        if self.over.is_zero() || self.over > Duration::from_secs(24 * 3_600) {
-            let over = humantime::format_duration(self.over);
+        if let Some(over) = self
+            .over
+            .filter(|over| over.is_zero() || *over > Duration::from_secs(24 * 3_600))
+        {
+            let over = humantime::format_duration(over);
             return Err(ConfigError::given("over", over, "above zero to 24 hours"));
         }
         if !above.is_finite() || above < 0.0 {
@@ -190,14 +189,6 @@ impl When {
 
     fn metric() -> LoadMetric {
         LoadMetric::Use
-    }
-
-    fn second() -> Duration {
-        Self::OVER
-    }
-
-    fn is_second(over: &Duration) -> bool {
-        *over == Self::OVER
     }
 }
 

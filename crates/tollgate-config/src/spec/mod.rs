@@ -8,6 +8,7 @@ mod set;
 mod text;
 
 pub use error::ConfigError;
+pub(crate) use error::named;
 #[cfg(feature = "schema")]
 pub(crate) use leg::NumberOrText;
 pub use leg::{LegSpec, When};

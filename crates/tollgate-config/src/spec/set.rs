@@ -1,6 +1,6 @@
 //! The policies of a service as data: named ones, and maps with a policy for each key.
 
-use super::{ConfigError, PartitionsSpec, PolicySpec, STAYS};
+use super::{ConfigError, PartitionsSpec, PolicySpec, STAYS, named};
 use crate::file::{Node, Reader};
 use crate::kind::Around;
 use crate::live::build_legs;
@@ -106,15 +106,12 @@ impl From<PolicySpec> for KeyTier {
 impl<'de> Deserialize<'de> for KeyTier {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let node = Node::deserialize(deserializer)?;
-        match &node {
+        let read = match &node {
             Node::Text(name) => Ok(name.as_str().into()),
-            Node::Table(_) => PolicySpec::deserialize(Reader(&node))
-                .map(Self::Own)
-                .map_err(Error::custom),
-            _ => Err(Error::custom(
-                Reader(&node).refuse("the name of a tier or a table with a policy"),
-            )),
-        }
+            Node::Table(_) => PolicySpec::deserialize(Reader(&node)).map(Self::Own),
+            _ => Err(Reader(&node).refuse("the name of a tier or a table with a policy")),
+        };
+        read.map_err(Error::custom)
     }
 }
 
@@ -148,16 +145,10 @@ impl KeyedSpec {
         if stays.is_some() {
             return Err(ConfigError::new("max_keys", STAYS));
         }
-        let tier = |key: &str, tier: &str| {
-            let names = self.tiers.keys().map(String::as_str);
-            let unknown = || ConfigError::unknown(tier, "tier", names).within(key);
-            self.tiers.get(tier).ok_or_else(unknown)
-        };
-        let default = tier("default", &self.default)?;
-        let differs = format!(
-            "it differs from that of tier `{}`, and a key keeps its queue",
-            self.default
-        );
+        let tier = |key: &str, tier| named(&self.tiers, tier, "tier").map_err(|error| error.within(key));
+        let name = &self.default;
+        let default = tier("default", name)?;
+        let differs = format!("it differs from that of tier `{name}`, and a key keeps its queue");
         // All policies of a map have these settings in common.
         let before = before.and_then(|before| before.tiers.get(&before.default));
         let check = |policy: &PolicySpec| {
