@@ -201,7 +201,7 @@ mod tests {
             .unwrap();
         let next = source.next().await.unwrap().unwrap();
         let limit = |spec: &PolicySetSpec| match &spec.policies["global"].legs[0].kind {
-            LegKind::Custom(doubled) => doubled.numbers["limit"].as_u64(),
+            LegKind::Custom { numbers, .. } => numbers["limit"].as_u64(),
             _ => None,
         };
         assert_eq!((limit(&spec), limit(&next)), (Some(2), Some(3)));
