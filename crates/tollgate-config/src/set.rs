@@ -69,7 +69,7 @@ struct Latest {
     around: Around,
     policies: BTreeMap<String, ReloadablePolicy>,
     keyed: BTreeMap<String, LiveMap>,
-    /// Partitions of this version and those before, in case that they come back.
+    /// Partitions of this version and those before, which may come back.
     known: LivePartitions,
 }
 

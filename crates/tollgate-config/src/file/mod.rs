@@ -177,7 +177,7 @@ impl Kinds {
         Ok(spec)
     }
 
-    /// Reads the content of a file, or of a key of a store, of this name; or tells why it has none.
+    /// Reads the content of the file or the key called `name`. The error of `content` says why there is none.
     pub(crate) fn parse_content<S: ConfigFile>(
         &self,
         name: &Path,
@@ -215,7 +215,7 @@ fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
     ConfigError::whole(why.split(" at line ").next().unwrap_or_default()).at(text, at)
 }
 
-/// The number of a row, as `[0]` in a path.
+/// The row that a part of a path names, such as `[0]`.
 fn row(part: &str) -> Option<usize> {
     part.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }

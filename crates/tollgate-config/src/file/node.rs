@@ -124,7 +124,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// What is a table is no list of its values.
+    /// Refuses a list of the values of a table.
     fn deserialize_struct<V: Visitor<'de>>(self, _: &str, _: &[&str], visitor: V) -> Result<V::Value, ConfigError> {
         match self.0 {
             Node::List(_) => Err(Error::invalid_type(Unexpected::Seq, &visitor)),

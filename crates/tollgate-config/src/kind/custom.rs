@@ -88,7 +88,7 @@ impl Kinds {
         self.0.keys().map(|name| &**name)
     }
 
-    /// The limiter of a kind and its numbers.
+    /// Builds the limiter of the kind called `kind`.
     pub(super) fn build(
         &self,
         kind: &str,

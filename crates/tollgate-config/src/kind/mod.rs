@@ -290,7 +290,7 @@ impl LegKind {
         table.get("kind").and_then(Value::as_str).unwrap_or_default().into()
     }
 
-    /// Reads the kind of a leg, and its numbers. A kind that there is not is one of the program's own.
+    /// Reads the kind of a leg and its numbers. A name that no built-in kind has is one of the program's own.
     pub(crate) fn read(node: Node) -> Result<Self, ConfigError> {
         let known = read_kind(node.clone(), "name, kind, per, inherit, shadow, at_once, when, ");
         known.or_else(|error: ConfigError| {

@@ -13,7 +13,7 @@ use tollgate::{Clock, Cost, Inherit, Legs, Limiter, LimiterExt, Policy, PolicyEr
 
 /// A limiter of any kind.
 pub(crate) trait AnyUnit: Send + Sync {
-    /// Adds a leg of it, which these measure, to `legs`. Gives what the leg counts in shadow mode.
+    /// Adds a leg over this limiter to `legs`. The meters measure the leg. Returns the counts of a leg in shadow mode.
     fn add_to(self: Arc<Self>, leg: &LiveLeg, meters: &[Arc<Meter>], legs: &mut Legs) -> Option<Trial>;
 
     fn as_any(&self) -> &dyn Any;
@@ -69,7 +69,7 @@ impl dyn AnyUnit {
     }
 }
 
-/// True when all is there.
+/// True when all units are there.
 pub(super) fn is_full(state: State) -> bool {
     match state {
         State::Rate { limit, available, .. } => available >= limit,
@@ -139,9 +139,9 @@ pub(crate) struct LiveLeg {
     pub(super) spec: LegSpec,
     /// The limiter, and how it is changed to these numbers.
     pub(super) built: Built,
-    /// It is to be changed.
+    /// This version changes the limiter's numbers.
     is_changed: bool,
-    /// This version changes it, or one before did.
+    /// This version or one before changed them.
     was_changed: bool,
     pub(super) link: Option<Link>,
     pub(super) trial: Option<Trial>,
@@ -175,10 +175,10 @@ impl LiveLeg {
         })
     }
 
-    /// True when a fresh one would be the same.
+    /// True when a fresh limiter would be in the same state.
     pub(super) fn is_as_new(&self) -> bool {
         let mut is_as_new = true;
-        // One whose numbers were changed never says so: it is as soon as all is there.
+        // A limiter whose numbers were changed never describes itself as new: it is as new once all its units are there.
         let visit = &mut |leg: Description<'_>| is_as_new &= leg.is_as_new || self.was_changed && is_full(leg.state);
         self.built.unit.describe(visit);
         is_as_new

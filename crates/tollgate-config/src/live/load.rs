@@ -13,7 +13,7 @@ use tollgate::{Clock, Instant};
 pub(super) struct LegLoad {
     when: When,
     unit: Arc<dyn AnyUnit>,
-    /// What measures it, and its number: the rate where the use of a rate is asked for. None where the use of permits is, which the
+    /// The meter of the leg, and the measured number: for the use of a rate, the rate. `None` for the use of permits, which the
     /// limiter knows.
     measured: Option<(Arc<Meter>, Arc<dyn Load>)>,
     watchers: Watchers,
@@ -25,7 +25,7 @@ impl LegLoad {
         self.watchers.changed();
     }
 
-    /// The number that counts as one: where the use of a rate is asked for, its units per second.
+    /// The number that counts as one: for the use of a rate, its units per second.
     fn whole(&self) -> Option<f64> {
         match self.when.metric {
             LoadMetric::Use => per_second(self.unit.state()),

@@ -91,7 +91,7 @@ pub trait Reload<S = PolicySpec>: Sync {
     /// ```
     fn apply(&self, spec: S) -> Result<Changes, ConfigError>;
 
-    /// Notes in `last_error` why the latest version is not in force.
+    /// Records why the latest version is not in force: `last_error` returns `error`.
     fn refuse(&self, error: SourceError);
 
     /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`. To be spawned, or run on a
@@ -99,22 +99,18 @@ pub trait Reload<S = PolicySpec>: Sync {
     ///
     /// # Cancel safety
     /// Dropping the future stops between two versions: each is in force whole, or not at all.
-    fn follow(
-        &self,
-        mut source: impl Source<S>,
-        mut event: impl FnMut(ReloadEvent) + Send,
-    ) -> impl Future<Output = ()> + Send {
+    fn follow(&self, source: impl Source<S>, event: impl FnMut(ReloadEvent) + Send) -> impl Future<Output = ()> + Send {
+        let (mut source, mut event) = (source, event);
         async move {
             while let Some(version) = source.next().await {
-                event(
-                    match version.and_then(|spec| self.apply(spec).map_err(SourceError::new)) {
-                        Ok(changes) => ReloadEvent::Applied(changes),
-                        Err(error) => {
-                            self.refuse(error.clone());
-                            ReloadEvent::Refused(error)
-                        }
-                    },
-                );
+                let applied = version.and_then(|spec| self.apply(spec).map_err(SourceError::new));
+                event(match applied {
+                    Ok(changes) => ReloadEvent::Applied(changes),
+                    Err(error) => {
+                        self.refuse(error.clone());
+                        ReloadEvent::Refused(error)
+                    }
+                });
             }
         }
     }

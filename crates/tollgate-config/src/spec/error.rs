@@ -72,7 +72,8 @@ impl ConfigError {
         }
     }
 
-    /// The same mistake in a table with a kind, which was read as the table below the name of its kind, and has these keys as well.
+    /// The same mistake in a table with a kind, which was read as a table below the name of its kind. `common` are the keys that the
+    /// table has beside those of the kind.
     pub(crate) fn of_variant(mut self, common: &str) -> Self {
         self.path.remove(0);
         if self.path.is_empty() {
@@ -111,7 +112,7 @@ impl ConfigError {
         &self.path
     }
 
-    /// The same mistake, which stands at a byte of `text`.
+    /// The same mistake at a byte of `text`.
     pub(crate) fn at(self, text: &str, byte: usize) -> Self {
         let byte = byte + text.get(byte..).map_or(0, |value| within(value, &self.fault));
         // Errors of parsers may point into a character.
@@ -161,7 +162,7 @@ impl ConfigError {
     }
 }
 
-/// What is called `name`.
+/// The entry called `name`.
 pub(crate) fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, ConfigError> {
     let names = all.keys().map(String::as_str);
     all.get(name).ok_or_else(|| ConfigError::unknown(name, what, names))

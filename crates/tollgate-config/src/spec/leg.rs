@@ -138,7 +138,7 @@ pub struct When {
     #[serde(default, deserialize_with = "text::load", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<NumberOrText>"))]
     pub below: Option<f64>,
-    /// The span that rates and latencies are measured over: without it, [`OVER`](Self::OVER).
+    /// The span that rates and latencies are measured over; `None` is [`OVER`](Self::OVER).
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub over: Option<Duration>,
