@@ -75,7 +75,7 @@ impl ConfigError {
     /// The same mistake in a table with a kind, which was read as a table below the name of its kind. `common` are the keys that the
     /// table has beside those of the kind.
     pub(crate) fn of_variant(mut self, common: &str) -> Self {
-        self.path.remove(0);
+        self.path = self.path.split_off(1.min(self.path.len()));
         if self.path.is_empty() {
             return self.within("kind");
         }
@@ -185,7 +185,7 @@ impl fmt::Display for ConfigError {
             return f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?);
         }
         // A fault of a key names it.
-        let named = &self.path[..self.path.len() - usize::from(self.is_of_key)];
+        let named = &self.path[..self.path.len().saturating_sub(usize::from(self.is_of_key))];
         let (file, key) = (&self.file, self.key());
         let context = match self.at {
             None if file.is_empty() => named.join(".").replace(".[", "["),
