@@ -236,11 +236,13 @@ fn allowed(expected: &dyn Expected) -> String {
 }
 
 /// What a key that is missing would say.
-const MEANINGS: [(&str, &str); 10] = [
+const MEANINGS: [(&str, &str); 12] = [
     ("above", "the load above which the leg applies"),
     ("ceiling", "the highest count per period of `quota`"),
     ("class", "the name of a class of the partitions"),
+    ("classes", "the number of classes"),
     ("default", "the tier of a key that has no other"),
+    ("limit", "a whole number"),
     ("load_of", "the name of the leg whose load it depends on"),
     ("max_keys", "the most keys that are kept"),
     ("of", "the name of the partitions"),
