@@ -155,11 +155,21 @@ enum Kind {
 impl Kind {
     fn kind(self, number: u64) -> LegKind {
         match self {
-            Self::Slots => LegKind::semaphore(number as usize),
-            Self::Bucket => LegKind::token_bucket(quota(number)),
-            Self::Fixed => LegKind::fixed_window(number, SECOND),
-            Self::Window => LegKind::sliding_window(number, SECOND),
-            Self::Log => LegKind::sliding_log(number, SECOND),
+            Self::Slots => LegKind::Semaphore { limit: number as usize },
+            Self::Bucket => LegKind::TokenBucket { quota: quota(number) },
+            Self::Fixed => LegKind::FixedWindow {
+                limit: number,
+                window: SECOND,
+            },
+            Self::Window => LegKind::SlidingWindow {
+                limit: number,
+                window: SECOND,
+                segments: 64,
+            },
+            Self::Log => LegKind::SlidingLog {
+                limit: number,
+                window: SECOND,
+            },
         }
     }
 }

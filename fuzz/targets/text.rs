@@ -42,7 +42,7 @@ pub(crate) fn policy_file(input: &[u8]) {
                 let _ = policy.explain(Ask::one());
                 // Settings of the queue stay as the policy was built.
                 let only = PolicySpec {
-                    legs: vec![LegSpec::new("a", LegKind::semaphore(1))],
+                    legs: vec![LegSpec::new("a", LegKind::Semaphore { limit: 1 })],
                     ..spec.clone()
                 };
                 for version in [only, spec] {

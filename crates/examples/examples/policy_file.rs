@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 use tollgate::{Ask, Clock, LimiterExt};
-use tollgate_config::{FileSource, PolicySetSpec, ReloadEvent};
+use tollgate_config::{FileSource, PolicySetSpec, Reload, ReloadEvent};
 
 const FIRST: &str = r#"
 [[policy.global.leg]]

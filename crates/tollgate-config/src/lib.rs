@@ -5,21 +5,19 @@
 mod file;
 mod kind;
 mod live;
-#[cfg(feature = "remote")]
-mod remote;
 mod set;
 mod source;
 mod spec;
 
-pub use file::{ConfigError, ConfigFile, Format, MAX_FILE, load, parse};
+pub use file::{ConfigFile, Format, MAX_FILE, load, parse};
 #[cfg(feature = "resilience")]
 #[cfg_attr(docsrs, doc(cfg(feature = "resilience")))]
 pub use kind::{AdaptiveSpec, BreakerSpec, LawSpec};
-pub use kind::{CustomKind, Kinds, LegKind};
-pub use live::{Changes, LegStatus, Reload, ReloadTicket, ReloadableLegs, ReloadablePolicy};
+pub use kind::{Kinds, LegKind};
+pub use live::{Changes, LegStatus, Reload, ReloadableLegs, ReloadablePolicy};
 pub use set::{KeyedPolicies, PolicySet};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
 pub use source::WatchedFile;
 pub use source::{FileSource, LastGood, ReloadEvent, Source, SourceError};
-pub use spec::{KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, SpecError, When};
+pub use spec::{ConfigError, KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, When};

@@ -1,10 +1,10 @@
 //! The policies of a service that run: named ones, and a policy for each key; and how another version of all comes in force.
 
 use crate::kind::{Around, Kinds, LivePartitions};
-use crate::live::{Changes, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy, follow};
-use crate::source::{ReloadEvent, Source, SourceError};
-use crate::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, SpecError};
-use parking_lot::Mutex;
+use crate::live::{Changes, Reload, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy};
+use crate::source::SourceError;
+use crate::spec::{ConfigError, KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, named};
+use arc_swap::{ArcSwap, ArcSwapOption};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tollgate::{Clock, Keyed, KeysFull, Policy};
 /// The policies of a service: named ones, and maps with a policy for each key. A handle: clones are the same set.
 ///
 /// # Versions
-/// [`apply`](Self::apply) puts another version of all in force, policy by policy, each as [`Reload`](crate::Reload) states it.
+/// [`apply`](Reload::apply) puts another version of all in force, policy by policy, each as [`Reload`] states it.
 ///
 /// | what | effect |
 /// |---|---|
@@ -31,8 +31,8 @@ use tollgate::{Clock, Keyed, KeysFull, Policy};
 ///
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
-/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
-/// let requests = |quota: &str| PolicySpec::new([LegSpec::new("requests", LegKind::token_bucket(quota.parse().unwrap()))]);
+/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload};
+/// let requests = |quota: &str| PolicySpec::new([LegSpec::new("requests", LegKind::TokenBucket { quota: quota.parse().unwrap() })]);
 /// let mut tenants = KeyedSpec::new(10_000, "free", requests("1/h burst 2"));
 /// tenants.tiers.insert("paid".into(), requests("100/h burst 5"));
 /// let mut spec = PolicySetSpec::default();
@@ -57,8 +57,8 @@ pub struct PolicySet(Arc<Running>);
 pub type KeyedPolicies = Keyed<String, Policy<ReloadableLegs>>;
 
 struct Running {
-    latest: Mutex<Arc<Latest>>,
-    error: Mutex<Option<SourceError>>,
+    latest: ArcSwap<Latest>,
+    error: ArcSwapOption<SourceError>,
 }
 
 /// The latest version, and what runs by it.
@@ -69,71 +69,67 @@ struct Latest {
     around: Around,
     policies: BTreeMap<String, ReloadablePolicy>,
     keyed: BTreeMap<String, LiveMap>,
-    /// Partitions of versions before, in case that they come back.
-    gone: LivePartitions,
+    /// Partitions of this version and those before, which may come back.
+    known: LivePartitions,
 }
 
 #[derive(Clone)]
 struct LiveMap {
     map: Arc<KeyedPolicies>,
     /// In force for new keys.
-    tiers: Arc<Mutex<Arc<Tiers>>>,
+    tiers: Arc<ArcSwap<Tiers>>,
 }
 
-/// The policy of each key.
+/// The policy of each key. Keys of a tier share it.
 struct Tiers {
-    spec: KeyedSpec,
-    /// The tiers, which their keys share.
-    shared: BTreeMap<String, Arc<PolicySpec>>,
+    keys: BTreeMap<String, Arc<PolicySpec>>,
+    default: Arc<PolicySpec>,
     around: Around,
 }
 
 impl Tiers {
     /// Of a specification that has been checked.
     fn new(spec: &KeyedSpec, around: &Around) -> Arc<Self> {
-        let tiers = spec.tiers.iter();
+        let shared = |(name, policy): (&String, &PolicySpec)| (name.clone(), Arc::new(policy.clone()));
+        let tiers: BTreeMap<_, _> = spec.tiers.iter().map(shared).collect();
+        let key = |(key, tier): (&String, &KeyTier)| match tier {
+            KeyTier::Own(policy) => (key.clone(), Arc::new(policy.clone())),
+            KeyTier::Named(tier) => (key.clone(), Arc::clone(&tiers[tier])),
+        };
         Arc::new(Self {
-            spec: spec.clone(),
-            shared: tiers
-                .map(|(name, policy)| (name.clone(), Arc::new(policy.clone())))
-                .collect(),
+            keys: spec.keys.iter().map(key).collect(),
+            default: Arc::clone(&tiers[&spec.default]),
             around: around.clone(),
         })
     }
 
-    fn policy_of(&self, key: &str) -> Arc<PolicySpec> {
-        match self.spec.keys.get(key) {
-            Some(KeyTier::Own(policy)) => Arc::new(policy.clone()),
-            Some(KeyTier::Named(tier)) => Arc::clone(&self.shared[tier]),
-            None => Arc::clone(&self.shared[&self.spec.default]),
-        }
+    fn policy_of(&self, key: &str) -> &Arc<PolicySpec> {
+        self.keys.get(key).unwrap_or(&self.default)
     }
 }
 
 impl LiveMap {
     fn new(spec: &KeyedSpec, around: &Around) -> Self {
-        let tiers = Arc::new(Mutex::new(Tiers::new(spec, around)));
+        let tiers = Arc::new(ArcSwap::new(Tiers::new(spec, around)));
         let (for_new_keys, max_keys) = (Arc::clone(&tiers), spec.max_keys);
-        let map = Keyed::try_new(max_keys, move |key: &String| {
-            let tiers = Arc::clone(&*for_new_keys.lock());
-            build_policy(&tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
-        });
-        let map = Arc::new(map);
+        let map = Arc::new(Keyed::try_new(max_keys, move |key: &String| {
+            let tiers = for_new_keys.load_full();
+            build_policy(tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
+        }));
         Self { map, tiers }
     }
 
     /// Puts other tiers in force: for new keys, and then for those that are there.
     fn apply(&self, name: &str, spec: &KeyedSpec, around: &Around, changes: &mut Changes) {
         let to = Tiers::new(spec, around);
-        let old = std::mem::replace(&mut *self.tiers.lock(), Arc::clone(&to));
-        drop(old);
+        self.tiers.store(Arc::clone(&to));
         let mut live = Vec::new();
         // A key that is made meanwhile by the tiers before is visited, or made again.
         self.map
             .for_each(|key, policy| live.push((key.clone(), Arc::clone(policy))));
         let mut changed = 0;
         for (key, policy) in live {
-            match put_in_force(&policy, &to.policy_of(&key), around) {
+            match put_in_force(&policy, to.policy_of(&key), around) {
                 Ok(is_changed) => changed += usize::from(is_changed),
                 Err(error) => changes.refused.push(error.below(["keys", &key]).below(["keyed", name])),
             }
@@ -145,7 +141,7 @@ impl LiveMap {
 }
 
 /// Puts a policy of a set in force, unless it is: most have not changed.
-fn put_in_force(policy: &ReloadablePolicy, spec: &Arc<PolicySpec>, around: &Around) -> Result<bool, SpecError> {
+fn put_in_force(policy: &ReloadablePolicy, spec: &Arc<PolicySpec>, around: &Around) -> Result<bool, ConfigError> {
     if policy.limiter().is_in_force(spec, around) {
         return Ok(false);
     }
@@ -156,8 +152,8 @@ impl PolicySetSpec {
     /// Builds the policies, fresh, on `clock`. Those of keys are built when a key is first asked for.
     ///
     /// # Errors
-    /// [`SpecError`]: a mistake, with its path.
-    pub fn build(&self, clock: &Clock) -> Result<PolicySet, SpecError> {
+    /// [`ConfigError`]: a mistake, with its path.
+    pub fn build(&self, clock: &Clock) -> Result<PolicySet, ConfigError> {
         self.build_with(clock, &Kinds::new())
     }
 
@@ -165,47 +161,45 @@ impl PolicySetSpec {
     ///
     /// # Errors
     /// As those of [`build`](Self::build).
-    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<PolicySet, SpecError> {
+    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<PolicySet, ConfigError> {
         let nothing = Latest {
             around: Around::new(clock, kinds),
             ..Latest::default()
         };
         Ok(PolicySet(Arc::new(Running {
-            latest: Mutex::new(Arc::new(nothing.prepare(&Arc::new(self.clone()))?)),
-            error: Mutex::default(),
+            latest: ArcSwap::from_pointee(nothing.prepare(&Arc::new(self.clone()))?),
+            error: ArcSwapOption::empty(),
         })))
     }
 }
 
 impl Latest {
     /// The version `spec` after this one, with all that is new in it built, and nothing changed.
-    fn prepare(&self, spec: &Arc<PolicySetSpec>) -> Result<Self, SpecError> {
+    fn prepare(&self, spec: &Arc<PolicySetSpec>) -> Result<Self, ConfigError> {
         if spec.policies.is_empty() && spec.keyed.is_empty() {
             let fault = "none was given, and at least one `policy` or `keyed` is needed";
-            return Err(SpecError::new("policy", fault));
-        }
-        let all = || self.around.partitions.iter().chain(&self.gone);
-        let mut partitions = LivePartitions::new();
-        for (name, spec) in &spec.partitions {
-            let live = match all().find(|(known, _)| *known == name) {
-                Some((_, (known, live))) => spec.check_next(known).map(|()| Arc::clone(live)),
-                None => spec.build().map(Arc::new),
-            };
-            let live = live.map_err(|error| error.below(["partitions", name]))?;
-            partitions.insert(name.clone(), (spec.clone(), live));
-        }
-        let gone = all().filter(|(name, _)| !spec.partitions.contains_key(*name));
-        let mut around = self.around.clone();
-        if spec.partitions != self.spec.partitions {
-            around.partitions = Arc::new(partitions);
+            return Err(ConfigError::new("policy", fault));
         }
         let mut next = Self {
             spec: Arc::clone(spec),
             version: self.version + 1,
-            gone: gone.map(|(name, live)| (name.clone(), live.clone())).collect(),
-            around,
+            around: self.around.clone(),
+            known: self.known.clone(),
             ..Self::default()
         };
+        let mut partitions = LivePartitions::new();
+        for (name, spec) in &spec.partitions {
+            let live = spec.build().and_then(|fresh| match self.known.get(name) {
+                Some((known, live)) => spec.check_next(known).map(|()| Arc::clone(live)),
+                None => Ok(Arc::new(fresh)),
+            });
+            let live = live.map_err(|error| error.below(["partitions", name]))?;
+            partitions.insert(name.clone(), (spec.clone(), live));
+        }
+        if spec.partitions != self.spec.partitions {
+            next.known.extend(partitions.clone());
+            next.around.partitions = Arc::new(partitions);
+        }
         for (name, spec) in &spec.policies {
             let spec = Arc::new(spec.clone());
             let policy = match self.policies.get(name) {
@@ -245,44 +239,35 @@ impl Latest {
 }
 
 impl PolicySet {
-    fn latest(&self) -> Arc<Latest> {
-        Arc::clone(&self.0.latest.lock())
-    }
-
     /// The latest version.
     pub fn spec(&self) -> Arc<PolicySetSpec> {
-        Arc::clone(&self.latest().spec)
+        Arc::clone(&self.0.latest.load().spec)
     }
 
     /// Its number: the set starts with 1.
     pub fn version(&self) -> u64 {
-        self.latest().version
+        self.0.latest.load().version
     }
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
     pub fn last_error(&self) -> Option<SourceError> {
-        self.0.error.lock().clone()
-    }
-
-    fn set_error(&self, error: Option<SourceError>) {
-        let old = std::mem::replace(&mut *self.0.error.lock(), error);
-        drop(old);
+        self.0.error.load().as_deref().cloned()
     }
 
     /// The policy called `name`.
     ///
     /// # Errors
-    /// [`SpecError`]: the version in force has none of that name.
-    pub fn policy(&self, name: &str) -> Result<ReloadablePolicy, SpecError> {
-        named(&self.latest().policies, name, "policy").cloned()
+    /// [`ConfigError`]: the version in force has none of that name.
+    pub fn policy(&self, name: &str) -> Result<ReloadablePolicy, ConfigError> {
+        named(&self.0.latest.load().policies, name, "policy").cloned()
     }
 
     /// The map called `name`, with a policy for each key.
     ///
     /// # Errors
-    /// [`SpecError`]: the version in force has none of that name.
-    pub fn keyed(&self, name: &str) -> Result<Arc<KeyedPolicies>, SpecError> {
-        let latest = self.latest();
+    /// [`ConfigError`]: the version in force has none of that name.
+    pub fn keyed(&self, name: &str) -> Result<Arc<KeyedPolicies>, ConfigError> {
+        let latest = self.0.latest.load();
         let live = named(&latest.keyed, name, "map of keyed policies")?;
         Ok(Arc::clone(&live.map))
     }
@@ -290,26 +275,34 @@ impl PolicySet {
     /// The partitions called `name`, which policies of the set share.
     ///
     /// # Errors
-    /// [`SpecError`]: the version in force has none of that name.
-    pub fn partitions(&self, name: &str) -> Result<Arc<Partitions>, SpecError> {
-        let latest = self.latest();
+    /// [`ConfigError`]: the version in force has none of that name.
+    pub fn partitions(&self, name: &str) -> Result<Arc<Partitions>, ConfigError> {
+        let latest = self.0.latest.load();
         let (_, live) = named(&latest.around.partitions, name, "partitions")?;
         Ok(Arc::clone(live))
     }
+}
 
-    /// Puts another version in force: see [Versions](Self#versions). A version costs some microseconds for each live key.
-    ///
-    /// # Errors
-    /// [`SpecError`], with the path of the key: nothing has been changed then. It also stands in [`last_error`](Self::last_error).
-    pub fn apply(&self, spec: PolicySetSpec) -> Result<Changes, SpecError> {
-        let applied = self.install(&Arc::new(spec));
-        self.set_error(applied.as_ref().err().map(|error| SourceError::new(error.clone())));
-        let (before, mut next) = applied?;
+/// Versions: see [Versions](PolicySet#versions). A version costs some microseconds for each live key.
+impl Reload<PolicySetSpec> for PolicySet {
+    /// No lock is held while a version is built: where two come at once, the later one is built anew after the earlier.
+    fn apply(&self, spec: PolicySetSpec) -> Result<Changes, ConfigError> {
+        let spec = Arc::new(spec);
+        let (before, mut next) = loop {
+            let before = self.0.latest.load_full();
+            let prepared = before.prepare(&spec);
+            let next = prepared.inspect_err(|error| self.refuse(SourceError::new(error.clone())))?;
+            let next = Arc::new(next);
+            if Arc::ptr_eq(&self.0.latest.compare_and_swap(&before, Arc::clone(&next)), &before) {
+                break (before, next);
+            }
+        };
+        self.0.error.store(None);
         let mut changes = Changes::between(next.version, &*before.spec, &*next.spec);
         loop {
             next.put_in_force(&mut changes);
             // Another version may have come meanwhile: the later one is put in force last.
-            let latest = self.latest();
+            let latest = self.0.latest.load_full();
             if Arc::ptr_eq(&latest, &next) {
                 return Ok(changes);
             }
@@ -317,44 +310,16 @@ impl PolicySet {
         }
     }
 
-    /// Makes `spec` the latest version. No lock is held while it is built: where two versions come at once, the later one is built anew
-    /// after the earlier.
-    fn install(&self, spec: &Arc<PolicySetSpec>) -> Result<(Arc<Latest>, Arc<Latest>), SpecError> {
-        loop {
-            let before = self.latest();
-            let next = Arc::new(before.prepare(spec)?);
-            let mut latest = self.0.latest.lock();
-            if Arc::ptr_eq(&latest, &before) {
-                *latest = Arc::clone(&next);
-                return Ok((before, next));
-            }
-        }
+    fn refuse(&self, error: SourceError) {
+        self.0.error.store(Some(Arc::new(error)));
     }
-
-    /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`. To be spawned, or run on a
-    /// thread of its own.
-    ///
-    /// # Cancel safety
-    /// Dropping the future stops between two versions.
-    pub async fn follow<S: Source<PolicySetSpec>>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) {
-        let refused = |error| self.set_error(Some(error));
-        follow(source, |spec| self.apply(spec), refused, event).await;
-    }
-}
-
-fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, SpecError> {
-    let unknown = || SpecError::unknown(name, what, all.keys().map(String::as_str));
-    all.get(name).ok_or_else(unknown)
 }
 
 impl fmt::Debug for PolicySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let latest = self.latest();
         f.debug_struct("PolicySet")
-            .field("version", &latest.version)
-            .field("policies", &latest.spec.policies.keys())
-            .field("keyed", &latest.spec.keyed.keys())
-            .field("partitions", &latest.spec.partitions.keys())
+            .field("version", &self.version())
+            .field("spec", &self.spec())
             .finish_non_exhaustive()
     }
 }

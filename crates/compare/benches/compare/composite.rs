@@ -60,9 +60,9 @@ fn service(rows: &Rows) {
     };
     let quota = Quota::per_second(u64::from(FAST));
     let file = PolicySpec::new([
-        LegSpec::new("requests", LegKind::token_bucket(quota)),
-        LegSpec::new("tokens", LegKind::token_bucket(quota)).per("tokens"),
-        LegSpec::new("in flight", LegKind::semaphore(64)),
+        LegSpec::new("requests", LegKind::TokenBucket { quota }),
+        LegSpec::new("tokens", LegKind::TokenBucket { quota }).per("tokens"),
+        LegSpec::new("in flight", LegKind::Semaphore { limit: 64 }),
     ]);
     let long = built()
         .limit(CircuitBreaker::builder().build().expect("a breaker"))

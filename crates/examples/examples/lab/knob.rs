@@ -4,7 +4,7 @@
 use super::trace::Trace;
 use std::time::Duration;
 use tollgate::Quota;
-use tollgate_config::{LegKind, LegSpec, PolicySpec};
+use tollgate_config::{ConfigFile, LegKind, LegSpec, PolicySpec};
 
 /// The number of one leg.
 #[derive(Clone, Debug)]

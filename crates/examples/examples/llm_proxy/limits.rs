@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tollgate::policy::Partitions;
 use tollgate::{BoxLimiter, Clock, Cost, Keyed, LimiterExt, Policy, Semaphore};
-use tollgate_config::{FileSource, KeyTier, KeyedPolicies, LegKind, PolicySet, PolicySetSpec};
+use tollgate_config::{FileSource, KeyTier, KeyedPolicies, LegKind, PolicySet, PolicySetSpec, Reload};
 use tollgate_resilience::{CircuitBreaker, OpenTime};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;

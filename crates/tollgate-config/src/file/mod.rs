@@ -1,15 +1,14 @@
 //! Files, TOML and JSON.
 
-mod error;
 mod node;
 
-pub use error::ConfigError;
 pub(crate) use node::{Node, Reader, read_kind, table_of, write_kind};
 
 use crate::kind::Kinds;
-use crate::spec::{PathPart, PolicySetSpec, PolicySpec, SpecError};
+use crate::spec::{ConfigError, PolicySetSpec, PolicySpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::io::Read;
@@ -49,7 +48,7 @@ impl Format {
 /// What a file may hold: a [`PolicySpec`], a [`PolicySetSpec`], or a configuration of your own that has some within.
 ///
 /// ```
-/// use tollgate_config::{ConfigFile, Format, Kinds, PolicySpec, SpecError, parse};
+/// use tollgate_config::{ConfigFile, Format, Kinds, PolicySpec, ConfigError, parse};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct AppConfig {
@@ -57,7 +56,7 @@ impl Format {
 ///     upstream: PolicySpec,
 /// }
 /// impl ConfigFile for AppConfig {
-///     fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+///     fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
 ///         self.upstream.check_with(kinds).map_err(|error| error.within("upstream"))
 ///     }
 /// }
@@ -73,21 +72,37 @@ pub trait ConfigFile: DeserializeOwned {
     /// Finds a mistake that shows only in the whole, with legs of these kinds as well: all that building it would.
     ///
     /// # Errors
-    /// [`SpecError`], whose path is found in the file.
-    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    /// [`ConfigError`], whose path is found in the file.
+    fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
         let _ = kinds;
         Ok(())
+    }
+
+    /// The same with the built-in kinds alone.
+    ///
+    /// # Errors
+    /// As those of [`check_with`](Self::check_with).
+    ///
+    /// ```
+    /// # use tollgate_config::{ConfigFile, LegKind, LegSpec, PolicySpec};
+    /// let mut spec = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 4 })]);
+    /// assert!(spec.check().is_ok());
+    /// spec.legs[0].name.clear();
+    /// assert_eq!(spec.check().unwrap_err().key(), "name");
+    /// ```
+    fn check(&self) -> Result<(), ConfigError> {
+        self.check_with(&Kinds::new())
     }
 }
 
 impl ConfigFile for PolicySpec {
-    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
         self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
 
 impl ConfigFile for PolicySetSpec {
-    fn check_with(&self, kinds: &Kinds) -> Result<(), SpecError> {
+    fn check_with(&self, kinds: &Kinds) -> Result<(), ConfigError> {
         self.build_with(&ManualClock::new(), kinds).map(drop)
     }
 }
@@ -127,9 +142,7 @@ impl Kinds {
     /// # Errors
     /// As those of [`load`].
     pub fn load<S: ConfigFile>(&self, path: impl AsRef<Path>) -> Result<S, ConfigError> {
-        let path = path.as_ref();
-        let read = format_of(path).and_then(|format| self.parse_bytes(&read_bytes(path)?, format));
-        read.map_err(|error| error.of_file(path))
+        self.parse_content(path.as_ref(), &read_bytes(path.as_ref()))
     }
 
     /// Reads a text, with legs of these kinds as well.
@@ -144,104 +157,106 @@ impl Kinds {
                     let why = error.message().trim_end().replace('\n', "; ");
                     // The one thing that shows only when values are read.
                     let why = why.replace("number overflowed", "of too many digits was given, and 38 are allowed");
-                    ConfigError::at(text, at, why)
+                    ConfigError::whole(why).at(text, at)
                 };
                 let table = DeTable::parse(text).map_err(wrong)?;
                 let node = Node::deserialize(toml::Deserializer::from(table.clone()));
                 let read = self.read(&node.map_err(wrong)?);
-                read.map_err(|error| ConfigError::of_spec(text, find_in_toml(table.into_inner(), &error), &error))
+                read.map_err(|error| find_in_toml(text, table.into_inner(), error))
             }
             Format::Json => {
                 let read = self.read(&serde_json::from_str(text).map_err(|error| json_error(text, &error))?);
-                read.map_err(|error| ConfigError::of_spec(text, find_in_json(text, &error).unwrap_or_default(), &error))
+                read.map_err(|error| find_in_json(text, error))
             }
         }
     }
 
-    fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, SpecError> {
-        let spec = S::deserialize(Reader::new(node))?;
+    fn read<S: ConfigFile>(&self, node: &Node) -> Result<S, ConfigError> {
+        let spec = S::deserialize(Reader(node))?;
         spec.check_with(self)?;
         Ok(spec)
     }
 
-    pub(crate) fn parse_bytes<S: ConfigFile>(&self, bytes: &[u8], format: Format) -> Result<S, ConfigError> {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => self.parse(text, format),
-            Err(error) => {
-                let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+    /// Reads the content of the file or the key called `name`. The error of `content` says why there is none.
+    pub(crate) fn parse_content<S: ConfigFile>(
+        &self,
+        name: &Path,
+        content: &Result<Vec<u8>, String>,
+    ) -> Result<S, ConfigError> {
+        let read = || {
+            let unnamed = || ConfigError::whole("its name ends in neither `.toml` nor `.json`");
+            let format = Format::of_path(name).ok_or_else(unnamed)?;
+            let content = content.as_ref().map_err(|why| ConfigError::whole(why.as_str()))?;
+            let text = std::str::from_utf8(content).map_err(|error| {
                 let fault = "this is no UTF-8, and nothing else is allowed";
-                Err(ConfigError::at(&good, good.len(), fault))
-            }
-        }
+                ConfigError::whole(fault).at(&String::from_utf8_lossy(content), error.valid_up_to())
+            })?;
+            self.parse(text, format)
+        };
+        read().map_err(|error| error.of_file(name))
     }
-}
-
-/// The format of a file, by its name.
-pub(crate) fn format_of(path: &Path) -> Result<Format, ConfigError> {
-    let wrong = || ConfigError::nowhere("its name ends in neither `.toml` nor `.json`");
-    Format::of_path(path).ok_or_else(wrong)
 }
 
 /// Reads a file.
-pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let unreadable = |error: std::io::Error| ConfigError::nowhere(error.to_string());
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE {
-        let why = format!("it is longer than the {MAX_FILE} bytes that are allowed");
-        return Err(ConfigError::nowhere(why));
+    let file = std::fs::File::open(path).map(|file| file.take(MAX_FILE + 1));
+    let read = file.and_then(|mut file| file.read_to_end(&mut bytes));
+    match read.map_err(|error| error.to_string())? as u64 {
+        0..=MAX_FILE => Ok(bytes),
+        _ => Err(format!("it is longer than the {MAX_FILE} bytes that are allowed")),
     }
-    Ok(bytes)
 }
 
 fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
     let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
     let at = lines.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
     let why = error.to_string();
-    ConfigError::at(text, at, why.split(" at line ").next().unwrap_or_default())
+    ConfigError::whole(why.split(" at line ").next().unwrap_or_default()).at(text, at)
 }
 
-/// The byte at which the value of a path stands, or its key if that is wrong; as far down the path as there is something.
-fn find_in_toml(table: DeTable<'_>, error: &SpecError) -> usize {
+/// The row that a part of a path names, such as `[0]`.
+fn row(part: &str) -> Option<usize> {
+    part.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
+}
+
+/// A mistake at the value of its path, or at the key if that is wrong; as far down the path as there is something.
+fn find_in_toml(text: &str, table: DeTable<'_>, error: ConfigError) -> ConfigError {
     let (mut value, mut at) = (&DeValue::Table(table), 0);
     for (step, part) in error.path().iter().enumerate() {
-        let next = match (part, value) {
-            (PathPart::Key(name), DeValue::Table(table)) => {
-                let found = table.iter().find(|(key, _)| key.get_ref() == &**name);
+        let next = match value {
+            DeValue::Table(table) => {
+                let found = table.iter().find(|(key, _)| key.get_ref() == part);
                 found.map(|(key, next)| (key.span(), next))
             }
-            (PathPart::Row(row), DeValue::Array(rows)) => rows.get(*row).map(|next| (next.span(), next)),
+            DeValue::Array(rows) => row(part).and_then(|row| rows.get(row)).map(|next| (next.span(), next)),
             _ => None,
         };
         let Some((key, next)) = next else { break };
         let span = if error.is_of_key_at(step) { key } else { next.span() };
         (value, at) = (next.get_ref(), span.start);
     }
-    at
+    error.at(text, at)
 }
 
 /// The same in JSON.
-fn find_in_json(text: &str, error: &SpecError) -> Option<usize> {
+fn find_in_json(text: &str, error: ConfigError) -> ConfigError {
     let place = |part: &str| part.as_ptr().addr() - text.as_ptr().addr();
-    let mut part = serde_json::from_str::<&RawValue>(text).ok()?.get();
-    for (step, path) in error.path().iter().enumerate() {
-        let below = || match path {
-            PathPart::Key(key) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
-                .ok()?
-                .remove(&**key),
-            PathPart::Row(row) => serde_json::from_str::<Vec<&RawValue>>(part).ok()?.get(*row).copied(),
-        };
-        let Some(below) = below() else { break };
-        part = below.get();
+    let below = |part, key: &String| match serde_json::from_str::<Vec<&RawValue>>(part) {
+        Ok(rows) => rows.get(row(key)?).copied(),
+        Err(_) => serde_json::from_str::<HashMap<String, &RawValue>>(part)
+            .ok()?
+            .remove(key),
+    };
+    let (mut part, mut at) = (text, 0);
+    for (step, key) in error.path().iter().enumerate() {
+        let Some(next) = below(part, key) else { break };
+        part = next.get();
+        at = place(part);
         if error.is_of_key_at(step) {
-            let before = text[..place(part)].trim_end().trim_end_matches(':').trim_end();
-            return Some(
-                before
-                    .len()
-                    .saturating_sub(serde_json::to_string(error.key()).ok()?.len()),
-            );
+            let before = text[..at].trim_end().trim_end_matches(':').trim_end();
+            at = before.len().saturating_sub(Value::from(&**key).to_string().len());
         }
     }
-    Some(place(part))
+    error.at(text, at)
 }

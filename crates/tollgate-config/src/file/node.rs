@@ -1,18 +1,18 @@
 //! The values of a file of any format, and how types of serde are read from them: each mistake has its path.
 
-use crate::spec::SpecError;
-use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use crate::spec::ConfigError;
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{
-    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, IntoDeserializer, MapAccess,
-    SeqAccess, Unexpected, VariantAccess, Visitor,
+    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
 };
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A value.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Node {
     Null,
     Truth(bool),
@@ -62,11 +62,8 @@ impl<'de> Deserialize<'de> for Node {
                 Ok(Node::Text(text.into()))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = list.next_element()? {
-                    items.push(item);
-                }
-                Ok(Node::List(items))
+                let items = std::iter::from_fn(|| list.next_element().transpose());
+                items.collect::<Result<_, _>>().map(Node::List)
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
                 let mut table = BTreeMap::new();
@@ -74,10 +71,8 @@ impl<'de> Deserialize<'de> for Node {
                     if key == DATE {
                         return Ok(node);
                     }
-                    match table.entry(key) {
-                        Entry::Occupied(mut twice) => drop(twice.insert(Node::Twice)),
-                        Entry::Vacant(free) => drop(free.insert(node)),
-                    }
+                    let is_twice = table.contains_key(&key);
+                    table.insert(key, if is_twice { Node::Twice } else { node });
                 }
                 Ok(Node::Table(table))
             }
@@ -88,51 +83,21 @@ impl<'de> Deserialize<'de> for Node {
 
 /// Reads types of serde from a value.
 #[derive(Clone, Copy)]
-pub(crate) struct Reader<'a> {
-    node: &'a Node,
-    /// The keys that a table with a kind has beside those of the kind; none of any other value.
-    common: &'static [&'static str],
-    /// The kinds that there are.
-    kinds: &'static [&'static str],
-}
+pub(crate) struct Reader<'a>(pub(crate) &'a Node);
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(node: &'a Node) -> Self {
-        Self::of_kind(node, &[])
-    }
-
-    fn of_kind(node: &'a Node, common: &'static [&'static str]) -> Self {
-        let kinds = &[];
-        Self { node, common, kinds }
-    }
-
+impl Reader<'_> {
     /// The refusal of this value, since `allowed` is.
-    pub(crate) fn refuse(self, allowed: &str) -> SpecError {
+    pub(crate) fn refuse(self, allowed: &str) -> ConfigError {
         let Err(error) = self.deserialize_any(Nothing(allowed));
         error
-    }
-
-    /// Reads what is a table, and not a list of its values.
-    fn read_table<'de, V: Visitor<'de>>(self, fields: &[&str], visitor: V) -> Result<V::Value, SpecError> {
-        match self.node {
-            Node::Table(table) => {
-                let known = |key: &str| fields.contains(&key) || self.common.contains(&key);
-                match table.keys().find(|key| !self.common.is_empty() && !known(key)) {
-                    Some(key) => Err(SpecError::unknown_key(key, &[self.common, fields]).within(key)),
-                    None => self.deserialize_any(visitor),
-                }
-            }
-            Node::List(_) => Err(Error::invalid_type(Unexpected::Seq, &visitor)),
-            _ => self.deserialize_any(visitor),
-        }
     }
 }
 
 impl<'de> Deserializer<'de> for Reader<'_> {
-    type Error = SpecError;
+    type Error = ConfigError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
-        match self.node {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
+        match self.0 {
             Node::Null | Node::Twice => visitor.visit_unit(),
             Node::Truth(truth) => visitor.visit_bool(*truth),
             Node::Whole(number) => match (u64::try_from(*number), i64::try_from(*number)) {
@@ -148,43 +113,30 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SpecError> {
-        match self.node {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ConfigError> {
+        match self.0 {
             Node::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &str, visitor: V) -> Result<V::Value, SpecError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &str, visitor: V) -> Result<V::Value, ConfigError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, SpecError> {
-        self.read_table(fields, visitor)
+    /// Refuses a list of the values of a table.
+    fn deserialize_struct<V: Visitor<'de>>(self, _: &str, _: &[&str], visitor: V) -> Result<V::Value, ConfigError> {
+        match self.0 {
+            Node::List(_) => Err(Error::invalid_type(Unexpected::Seq, &visitor)),
+            _ => self.deserialize_any(visitor),
+        }
     }
 
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _: &str,
-        names: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, SpecError> {
-        match self.node {
-            Node::Text(name) if self.common.is_empty() => visitor.visit_enum(name.as_str().into_deserializer()),
-            Node::Table(table) if self.common.is_empty() => {
-                visitor.visit_enum(MapAccessDeserializer::new(Table(table.iter(), None)))
-            }
-            Node::Table(_) => visitor.visit_enum(Reader { kinds: names, ..self }),
-            _ => {
-                let names = format!("one of {}", names.join(", "));
-                let expected = if self.common.is_empty() { &*names } else { "a table" };
-                Err(self.refuse(expected))
-            }
+    fn deserialize_enum<V: Visitor<'de>>(self, _: &str, names: &[&str], visitor: V) -> Result<V::Value, ConfigError> {
+        match self.0 {
+            Node::Text(name) => visitor.visit_enum(name.as_str().into_deserializer()),
+            Node::Table(table) => visitor.visit_enum(MapAccessDeserializer::new(Table(table.iter(), None))),
+            _ => Err(self.refuse(&format!("one of {}", names.join(", ")))),
         }
     }
 
@@ -208,10 +160,10 @@ impl Visitor<'_> for Nothing<'_> {
 struct List<'a>(std::iter::Enumerate<std::slice::Iter<'a, Node>>);
 
 impl<'de> SeqAccess<'de> for List<'_> {
-    type Error = SpecError;
+    type Error = ConfigError;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, SpecError> {
-        let read = |(row, node)| seed.deserialize(Reader::new(node)).map_err(|error| error.in_row(row));
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, ConfigError> {
+        let read = |(row, node)| seed.deserialize(Reader(node)).map_err(|error| error.in_row(row));
         self.0.next().map(read).transpose()
     }
 }
@@ -219,94 +171,45 @@ impl<'de> SeqAccess<'de> for List<'_> {
 /// The keys of a table that are still to be read, and the last one.
 struct Table<'a>(
     std::collections::btree_map::Iter<'a, String, Node>,
-    Option<(&'a str, &'a Node)>,
+    Option<(&'a String, &'a Node)>,
 );
 
 impl<'de> MapAccess<'de> for Table<'_> {
-    type Error = SpecError;
+    type Error = ConfigError;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, SpecError> {
-        let Some((key, node)) = self.0.next() else {
-            return Ok(None);
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, ConfigError> {
+        self.1 = self.0.next();
+        let read = |(key, node): (&String, &Node)| {
+            let read = match node {
+                Node::Twice => Err(ConfigError::of_key(format!("key `{key}` is given twice"))),
+                _ => seed.deserialize(key.as_str().into_deserializer()),
+            };
+            read.map_err(|error: ConfigError| error.within(key))
         };
-        self.1 = Some((key, node));
-        let read = match node {
-            Node::Twice => Err(SpecError::of_key(format!("key `{key}` is given twice"))),
-            _ => seed.deserialize(key.as_str().into_deserializer()),
-        };
-        read.map(Some).map_err(|error: SpecError| error.within(key))
+        self.1.map(read).transpose()
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, SpecError> {
-        let (key, node) = self.1.ok_or_else(|| SpecError::custom("a value has no key"))?;
-        seed.deserialize(Reader::new(node)).map_err(|error| error.within(key))
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, ConfigError> {
+        let (key, node) = self.1.ok_or_else(|| ConfigError::custom("a value has no key"))?;
+        seed.deserialize(Reader(node)).map_err(|error| error.within(key))
     }
 }
 
-/// A table whose key `kind` names a variant, and whose other keys are its fields.
-impl<'de> EnumAccess<'de> for Reader<'_> {
-    type Error = SpecError;
-    type Variant = Self;
-
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), SpecError> {
-        const CUSTOM: &str = "custom";
-        let kind = match self.node {
-            Node::Table(table) => table.get("kind"),
-            _ => None,
-        };
-        let kind = kind.ok_or_else(|| SpecError::missing_field("kind"))?;
-        let read = String::deserialize(Reader::new(kind)).and_then(|kind| {
-            let is_custom = !self.kinds.contains(&&*kind) && self.kinds.contains(&CUSTOM);
-            let kind = StrDeserializer::new(if is_custom { CUSTOM } else { &kind });
-            seed.deserialize(kind)
-        });
-        Ok((read.map_err(|error: SpecError| error.within("kind"))?, self))
-    }
-}
-
-impl<'de> VariantAccess<'de> for Reader<'_> {
-    type Error = SpecError;
-
-    fn unit_variant(self) -> Result<(), SpecError> {
-        self.read_table(&[], serde::de::IgnoredAny).map(drop)
-    }
-
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, SpecError> {
-        seed.deserialize(self)
-    }
-
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, SpecError> {
-        self.read_table(&[], visitor)
-    }
-
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, SpecError> {
-        self.read_table(fields, visitor)
-    }
-}
-
-/// Reads an enum from a table with a kind, which may have keys of these names beside those of the kind.
-pub(crate) fn read_kind<'de, T: DeserializeOwned, D: Deserializer<'de>>(
-    deserializer: D,
-    common: &'static [&'static str],
-) -> Result<T, D::Error> {
-    let node = Node::deserialize(deserializer)?;
-    T::deserialize(Reader::of_kind(&node, common)).map_err(D::Error::custom)
+/// Reads an enum from a table whose key `kind` names the variant, and which has these keys beside those of the variant.
+pub(crate) fn read_kind<T: DeserializeOwned>(node: Node, common: &str) -> Result<T, ConfigError> {
+    let Node::Table(mut table) = node else {
+        return Err(Reader(&node).refuse("a table"));
+    };
+    let kind = table.remove("kind").ok_or_else(|| ConfigError::missing_field("kind"))?;
+    let kind = String::deserialize(Reader(&kind)).map_err(|error| error.within("kind"))?;
+    let tagged = Node::Table([(kind, Node::Table(table))].into());
+    T::deserialize(Reader(&tagged)).map_err(|error| error.of_variant(common))
 }
 
 /// The table with a kind of an enum: serde writes it as a table of one key, its name.
 pub(crate) fn table_of(value: &impl Serialize) -> Result<Map<String, Value>, serde_json::Error> {
-    let (kind, numbers) = match serde_json::to_value(value)? {
-        Value::Object(one) => one.into_iter().next().unwrap_or_default(),
-        name => (name.as_str().unwrap_or_default().into(), Value::Null),
-    };
-    let mut table = match numbers {
-        Value::Object(table) => table,
-        _ => Map::new(),
-    };
+    let tagged = serde_json::from_value::<BTreeMap<String, Map<String, Value>>>(serde_json::to_value(value)?)?;
+    let (kind, mut table) = tagged.into_iter().next().unwrap_or_default();
     table.retain(|_, number| !number.is_null());
     table.entry("kind").or_insert(kind.into());
     Ok(table)
@@ -314,7 +217,6 @@ pub(crate) fn table_of(value: &impl Serialize) -> Result<Map<String, Value>, ser
 
 /// Writes an enum as a table with a kind.
 pub(crate) fn write_kind<S: Serializer>(value: &impl Serialize, serializer: S) -> Result<S::Ok, S::Error> {
-    table_of(value)
-        .map_err(serde::ser::Error::custom)?
-        .serialize(serializer)
+    let table = table_of(value).map_err(serde::ser::Error::custom)?;
+    table.serialize(serializer)
 }

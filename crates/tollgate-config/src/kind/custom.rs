@@ -1,10 +1,11 @@
 //! Kinds of a program's own: a function from the numbers of a leg to a limiter.
 
-use super::{Around, LegKind};
+use super::LegKind;
 use crate::file::{Node, Reader};
-use crate::spec::SpecError;
+use crate::spec::ConfigError;
+use serde::Deserialize;
+use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use tollgate::{BoxLimiter, Clock};
 
-type Build = dyn Fn(&Value, &Clock) -> Result<BoxLimiter, SpecError> + Send + Sync;
+type Build = dyn Fn(&Map<String, Value>, &Clock) -> Result<BoxLimiter, ConfigError> + Send + Sync;
 
 /// The kinds of legs that a program has beside the built-in ones.
 ///
@@ -56,7 +57,7 @@ impl Kinds {
     }
 
     /// One more kind. `build` gets the numbers of a leg, all keys that are not those of any leg, and the clock of its policy. A
-    /// [`SpecError`] that it gives tells the key that is wrong.
+    /// [`ConfigError`] that it gives tells the key that is wrong.
     ///
     /// `build` also runs to check a version before anything is changed. A leg whose numbers are unchanged keeps its limiter; one with
     /// other numbers gets what `build` makes of them. A built-in kind of this name goes first.
@@ -70,13 +71,13 @@ impl Kinds {
         T: DeserializeOwned,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        let read_and_build = move |numbers: &Value, clock: &Clock| {
-            let told = |error: E| match error.into().downcast::<SpecError>() {
+        let read_and_build = move |numbers: &Map<String, Value>, clock: &Clock| {
+            let told = |error: E| match error.into().downcast::<ConfigError>() {
                 Ok(error) => *error,
-                Err(error) => SpecError::whole(error.to_string()),
+                Err(error) => ConfigError::whole(error.to_string()),
             };
-            let numbers = Node::deserialize(numbers).map_err(SpecError::custom)?;
-            build(T::deserialize(Reader::new(&numbers))?, clock).map_err(told)
+            let numbers = Node::deserialize(numbers).map_err(ConfigError::custom)?;
+            build(T::deserialize(Reader(&numbers))?, clock).map_err(told)
         };
         Arc::make_mut(&mut self.0).insert(name.into(), Arc::new(read_and_build));
         self
@@ -87,59 +88,33 @@ impl Kinds {
         self.0.keys().map(|name| &**name)
     }
 
-    /// The error of a kind that is not known.
-    fn unknown(&self, given: &str) -> SpecError {
-        let fault = match given {
-            "calendar-window" if cfg!(not(feature = "calendar")) => needs(given, "calendar"),
-            "breaker" | "adaptive" if cfg!(not(feature = "resilience")) => needs(given, "resilience"),
+    /// Builds the limiter of the kind called `kind`.
+    pub(super) fn build(
+        &self,
+        kind: &str,
+        numbers: &Map<String, Value>,
+        clock: &Clock,
+    ) -> Result<BoxLimiter, ConfigError> {
+        if let Some(build) = self.0.get(kind) {
+            return build(numbers, clock);
+        }
+        let needs = |feature| format!("`{kind}` needs the feature `{feature}` of tollgate-config");
+        let fault = match kind {
+            "calendar-window" => needs("calendar"),
+            "breaker" | "adaptive" => needs("resilience"),
             _ => {
+                let known = LegKind::deserialize(StrDeserializer::<ConfigError>::new(kind));
                 let names = self.names().map(|name| format!(", {name}")).collect::<String>();
-                LegKind::unknown(given, &names)
+                let fault = known.err().unwrap_or_default();
+                fault.fault().replace(" is allowed", &format!("{names} is allowed"))
             }
         };
-        SpecError::new("kind", fault)
+        Err(ConfigError::new("kind", fault))
     }
-}
-
-fn needs(kind: &str, feature: &str) -> String {
-    format!("`{kind}` needs the feature `{feature}` of tollgate-config")
 }
 
 impl fmt::Debug for Kinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.names()).finish()
-    }
-}
-
-/// A kind of the program's own, and its numbers: see [`Kinds`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct CustomKind {
-    /// The name of the kind.
-    pub kind: String,
-    /// Its numbers.
-    #[serde(flatten)]
-    pub numbers: Map<String, Value>,
-}
-
-impl CustomKind {
-    /// The kind called `kind`, with the numbers that `numbers` is written as.
-    ///
-    /// # Errors
-    /// [`SpecError`] when they are written as no table.
-    pub fn new(kind: impl Into<String>, numbers: impl Serialize) -> Result<Self, SpecError> {
-        let kind = kind.into();
-        match serde_json::to_value(numbers) {
-            Ok(Value::Object(numbers)) => Ok(Self { kind, numbers }),
-            Ok(_) => Err(SpecError::new("kind", "its numbers are no table")),
-            Err(error) => Err(SpecError::new("kind", error.to_string())),
-        }
-    }
-
-    pub(super) fn build(&self, around: &Around) -> Result<BoxLimiter, SpecError> {
-        let Some(build) = around.kinds.0.get(&*self.kind) else {
-            return Err(around.kinds.unknown(&self.kind));
-        };
-        build(&Value::Object(self.numbers.clone()), &around.clock)
     }
 }

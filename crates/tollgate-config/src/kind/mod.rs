@@ -4,14 +4,13 @@ mod custom;
 #[cfg(feature = "resilience")]
 mod resilience;
 
-pub use custom::{CustomKind, Kinds};
+pub use custom::Kinds;
 #[cfg(feature = "resilience")]
 pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
-use crate::file::table_of;
-use crate::live::{AnyUnit, Change, unit};
-use crate::spec::{PartitionsSpec, SpecError, limit};
-use serde::de::value::StrDeserializer;
+use crate::file::{Node, Reader, read_kind, table_of};
+use crate::live::Built;
+use crate::spec::{ConfigError, PartitionsSpec, limit, named};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -20,12 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::Shared;
 use tollgate::policy::Partitions;
-use tollgate::rate::{Meter, Rate};
 #[cfg(feature = "calendar")]
 use tollgate::{CalendarPeriod, CalendarWindow};
-use tollgate::{
-    Clock, FixedWindow, Inherit, LeakyBucket, Limiter, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
-};
+use tollgate::{Clock, FixedWindow, LeakyBucket, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 
 /// The partitions of a running set, by name.
 pub(crate) type LivePartitions = BTreeMap<String, (PartitionsSpec, Arc<Partitions>)>;
@@ -51,18 +47,18 @@ impl Around {
 
 /// A kind of leg and its numbers: a built-in one, or one of the program's own that [`Kinds`] knows.
 ///
-/// In a leg it is the key `kind`, beside the keys of its numbers. As a value of its own, serde writes it as any enum.
+/// In a leg it is the key `kind`, beside the keys of its numbers. As a value of its own, serde writes it as any enum, and reads the
+/// built-in kinds.
 ///
 /// ```
 /// # use tollgate_config::LegKind;
 /// # use std::time::Duration;
 /// let kind = LegKind::SlidingLog { limit: 10, window: Duration::from_secs(60) };
 /// assert_eq!(kind.name(), "sliding-log");
-/// assert_eq!(kind, LegKind::sliding_log(10, Duration::from_secs(60)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum LegKind {
     /// A [`TokenBucket`].
@@ -157,9 +153,10 @@ pub enum LegKind {
     /// # use tollgate_config::{LegKind, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec};
     /// # use tollgate::{LimiterExt, ManualClock};
     /// let mut spec = PolicySetSpec::default();
-    /// spec.partitions.insert("gpus".into(), PartitionsSpec::levels(4, [("live", 1.0), ("batch", 0.5)]));
+    /// let levels = Some([("live".into(), 1.0), ("batch".into(), 0.5)].into());
+    /// spec.partitions.insert("gpus".into(), PartitionsSpec { limit: 4, levels, ..PartitionsSpec::default() });
     /// for class in ["live", "batch"] {
-    ///     let leg = LegSpec::new("gpus", LegKind::partition("gpus", class));
+    ///     let leg = LegSpec::new("gpus", LegKind::Partition { of: "gpus".into(), class: class.into() });
     ///     spec.policies.insert(class.into(), PolicySpec::new([leg]));
     /// }
     /// let set = spec.build(&ManualClock::new())?;
@@ -183,167 +180,126 @@ pub enum LegKind {
     /// A limit or a rate that adapts.
     #[cfg(feature = "resilience")]
     Adaptive(AdaptiveSpec),
-    /// A kind of the program's own.
+    /// A kind of the program's own: see [`Kinds`].
+    #[serde(skip_deserializing)]
     #[cfg_attr(feature = "schema", schemars(untagged))]
-    Custom(CustomKind),
-}
-
-/// A rate, and how it is changed.
-fn rate<M: Meter + 'static>(rate: Rate<M>, change: fn(&Rate<M>, &LegKind, Inherit)) -> Arc<dyn AnyUnit> {
-    let is_full = |rate: &Rate<M>| rate.time_until_full() == Some(Duration::ZERO);
-    unit(rate, Some(Change { change, is_full }))
-}
-
-/// A limiter that cannot be changed in place.
-fn fixed<L: Limiter + 'static>(limiter: L) -> Arc<dyn AnyUnit> {
-    unit(limiter, None)
+    Custom {
+        /// The name of the kind.
+        kind: String,
+        /// Its numbers.
+        #[serde(flatten)]
+        numbers: Map<String, Value>,
+    },
 }
 
 /// A fault of `key`.
-fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> SpecError {
-    move |error| SpecError::new(key, error.to_string())
-}
-
-/// Changes a limiter of this kind to its numbers.
-macro_rules! change {
-    ($variant:ident { $($field:ident),* }, $limiter:ident, $inherit:ident => $change:expr) => {
-        |$limiter, kind, $inherit| {
-            if let LegKind::$variant { $($field,)* .. } = kind {
-                $change;
-            }
-        }
-    };
-}
-
-/// Changes the limit of a window.
-macro_rules! change_limit {
-    ($variant:ident) => {
-        change!($variant { limit }, window, inherit => window.set_limit(*limit, inherit))
-    };
+fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> ConfigError {
+    move |error| ConfigError::new(key, error.to_string())
 }
 
 impl LegKind {
-    /// Builds the limiter, and tells how it is changed in place to numbers that [fit](Self::fits).
-    pub(crate) fn build(&self, around: &Around) -> Result<Arc<dyn AnyUnit>, SpecError> {
+    /// Builds the limiter, and tells how another one that [fits](Self::fits) is changed to its numbers.
+    pub(crate) fn build(&self, around: &Around) -> Result<Built, ConfigError> {
         let clock = &around.clock;
-        Ok(match self {
-            Self::TokenBucket { quota } => rate(
-                TokenBucket::new(*quota).on(clock),
-                change!(TokenBucket { quota }, bucket, inherit => bucket.set_quota(*quota, inherit)),
-            ),
+        // Numbers that have been checked are not refused by a change; refused ones would leave the old in force.
+        Ok(match *self {
+            Self::TokenBucket { quota } => {
+                let bucket = TokenBucket::new(quota).on(clock);
+                Built::new(bucket, move |bucket, inherit| bucket.set_quota(quota, inherit))
+            }
             Self::LeakyBucket { quota, slack } => {
-                let bucket = LeakyBucket::new(*quota).slack(*slack).map_err(fault("slack"))?;
-                // Numbers that have been checked are not refused; refused ones would leave the old in force.
-                rate(
-                    bucket.on(clock),
-                    change!(LeakyBucket { quota, slack }, bucket, inherit => {
-                        let _ = bucket.set_quota(*quota, *slack, inherit);
-                    }),
-                )
+                let bucket = LeakyBucket::new(quota).slack(slack).map_err(fault("slack"))?.on(clock);
+                Built::new(bucket, move |bucket, inherit| bucket.set_quota(quota, slack, inherit))
             }
             Self::Warmup {
                 quota,
                 period,
                 cold_factor,
             } => {
-                let warmup = Warmup::new(*quota, *period).map_err(fault("period"))?;
-                let warmup = warmup.cold_factor(*cold_factor).map_err(fault("cold_factor"))?;
-                rate(
-                    warmup.on(clock),
-                    change!(Warmup { quota }, warmup, inherit => {
-                        let _ = warmup.set_quota(*quota, inherit);
-                    }),
-                )
+                let warmup = Warmup::new(quota, period).map_err(fault("period"))?;
+                let warmup = warmup.cold_factor(cold_factor).map_err(fault("cold_factor"))?.on(clock);
+                Built::new(warmup, move |warmup, inherit| warmup.set_quota(quota, inherit))
             }
             Self::FixedWindow { limit, window } => {
-                let window = FixedWindow::new(*limit, *window).map_err(fault("window"))?;
-                rate(window.on(clock), change_limit!(FixedWindow))
+                let window = FixedWindow::new(limit, window).map_err(fault("window"))?.on(clock);
+                Built::new(window, move |window, inherit| window.set_limit(limit, inherit))
             }
             #[cfg(feature = "calendar")]
             Self::CalendarWindow {
                 limit,
                 period,
-                time_zone,
+                ref time_zone,
             } => {
-                let window = CalendarWindow::new(*limit, *period, time_zone).map_err(fault("time_zone"))?;
-                rate(window.on(clock), change_limit!(CalendarWindow))
+                let window = CalendarWindow::new(limit, period, time_zone)
+                    .map_err(fault("time_zone"))?
+                    .on(clock);
+                Built::new(window, move |window, inherit| window.set_limit(limit, inherit))
             }
             Self::SlidingWindow {
                 limit,
                 window,
                 segments,
             } => {
-                let window = SlidingWindow::new(*limit, *window).map_err(fault("window"))?;
-                let window = window.segments(*segments).map_err(fault("segments"))?;
-                rate(window.on(clock), change_limit!(SlidingWindow))
+                let window = SlidingWindow::new(limit, window).map_err(fault("window"))?;
+                let window = window.segments(segments).map_err(fault("segments"))?.on(clock);
+                Built::new(window, move |window, inherit| window.set_limit(limit, inherit))
             }
             Self::SlidingLog { limit, window } => {
-                let log = SlidingLog::new(*limit, *window).map_err(fault("window"))?;
-                rate(log.on(clock), change_limit!(SlidingLog))
+                let log = SlidingLog::new(limit, window).map_err(fault("window"))?.on(clock);
+                Built::new(log, move |log, inherit| log.set_limit(limit, inherit))
             }
             Self::Semaphore { limit } => {
                 let most = Semaphore::MAX_PERMITS;
-                if *limit > most {
-                    return Err(SpecError::given(
-                        "limit",
-                        limit,
-                        format_args!("a whole number of 0 to {most}"),
-                    ));
+                if limit > most {
+                    let allowed = format_args!("a whole number of 0 to {most}");
+                    return Err(ConfigError::given("limit", limit, allowed));
                 }
-                let change = Change::<Semaphore> {
-                    change: change!(Semaphore { limit }, semaphore, _inherit => semaphore.set_limit(*limit)),
-                    is_full: |semaphore| semaphore.available_permits() == semaphore.limit(),
-                };
-                unit(Semaphore::new(*limit), Some(change))
+                Built::new(Semaphore::new(limit), move |semaphore, _| semaphore.set_limit(limit))
             }
-            Self::Partition { of, class } => {
-                let Some((spec, partitions)) = around.partitions.get(of) else {
-                    let names = around.partitions.keys().map(String::as_str);
-                    return Err(SpecError::unknown(of, "partitions", names).within("of"));
-                };
+            Self::Partition { ref of, ref class } => {
+                let known = named(&around.partitions, of, "partitions");
+                let (spec, partitions) = known.map_err(|error| error.within("of"))?;
                 let Some(number) = spec.classes().position(|known| known == class) else {
                     let what = format!("class of `{of}`");
-                    return Err(SpecError::unknown(class, &what, spec.classes()).within("class"));
+                    return Err(ConfigError::unknown(class, &what, spec.classes()).within("class"));
                 };
                 // A key of a map may go while others hold permits.
-                fixed(Shared::from(Arc::clone(partitions.class(number))))
+                Built::fixed(Shared::from(Arc::clone(partitions.class(number))))
             }
             #[cfg(feature = "resilience")]
-            Self::Breaker(breaker) => fixed(breaker.build(around)?),
+            Self::Breaker(ref breaker) => Built::fixed(breaker.build(around)?),
             #[cfg(feature = "resilience")]
-            Self::Adaptive(adaptive) => adaptive.build(around)?,
-            Self::Custom(custom) => fixed(custom.build(around)?),
+            Self::Adaptive(ref adaptive) => adaptive.build(around)?,
+            Self::Custom { ref kind, ref numbers } => Built::fixed(around.kinds.build(kind, numbers, clock)?),
         })
     }
 
     /// True when a limiter of the numbers `before`, if it can be changed at all, can be changed to these while it runs.
     pub(crate) fn fits(&self, before: &Self) -> bool {
-        let fixed = |kind: &Self| {
-            let mut table = kind.table();
+        let [fixed, before] = [self, before].map(|kind| {
+            let mut table = table_of(kind).unwrap_or_default();
             table.retain(|key, _| !["quota", "slack", "limit"].contains(&&**key));
             table
-        };
-        fixed(before) == fixed(self)
-    }
-
-    fn table(&self) -> Map<String, Value> {
-        table_of(self).unwrap_or_default()
+        });
+        fixed == before
     }
 
     /// The name of the kind, as in a file.
     pub fn name(&self) -> String {
-        let kind = self.table().remove("kind");
-        kind.as_ref().and_then(Value::as_str).unwrap_or_default().into()
+        let table = table_of(self).unwrap_or_default();
+        table.get("kind").and_then(Value::as_str).unwrap_or_default().into()
     }
 
-    /// The fault of a kind that there is not, beside `others` of the program's own.
-    fn unknown(given: &str, others: &str) -> String {
-        // No variant has an empty name.
-        let read = Self::deserialize(StrDeserializer::<SpecError>::new(""));
-        let fault = read.err().map_or(String::new(), |error| error.fault().into());
-        fault
-            .replace(", custom", others)
-            .replacen("``", &format!("`{given}`"), 1)
+    /// Reads the kind of a leg and its numbers. A name that no built-in kind has is one of the program's own.
+    pub(crate) fn read(node: Node) -> Result<Self, ConfigError> {
+        let known = read_kind(node.clone(), "name, kind, per, inherit, shadow, at_once, when, ");
+        known.or_else(|error: ConfigError| {
+            let mut numbers = Map::deserialize(Reader(&node))?;
+            match numbers.remove("kind") {
+                Some(Value::String(kind)) if error.path() == ["kind"] => Ok(Self::Custom { kind, numbers }),
+                _ => Err(error),
+            }
+        })
     }
 
     fn cold_factor() -> u32 {
@@ -357,46 +313,5 @@ impl LegKind {
     #[cfg(feature = "calendar")]
     fn utc() -> String {
         "UTC".to_owned()
-    }
-
-    /// A token bucket.
-    pub fn token_bucket(quota: Quota) -> Self {
-        Self::TokenBucket { quota }
-    }
-
-    /// A leaky bucket without slack.
-    pub fn leaky_bucket(quota: Quota) -> Self {
-        Self::LeakyBucket { quota, slack: 0 }
-    }
-
-    /// A fixed window.
-    pub fn fixed_window(limit: u64, window: Duration) -> Self {
-        Self::FixedWindow { limit, window }
-    }
-
-    /// A sliding window.
-    pub fn sliding_window(limit: u64, window: Duration) -> Self {
-        let segments = Self::segments();
-        Self::SlidingWindow {
-            limit,
-            window,
-            segments,
-        }
-    }
-
-    /// A sliding log.
-    pub fn sliding_log(limit: u64, window: Duration) -> Self {
-        Self::SlidingLog { limit, window }
-    }
-
-    /// A semaphore of `limit` permits.
-    pub fn semaphore(limit: usize) -> Self {
-        Self::Semaphore { limit }
-    }
-
-    /// The class called `class` of the partitions called `of`.
-    pub fn partition(of: impl Into<String>, class: impl Into<String>) -> Self {
-        let (of, class) = (of.into(), class.into());
-        Self::Partition { of, class }
     }
 }

@@ -1,11 +1,11 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
-use super::{Around, fixed};
-use crate::file::{read_kind, write_kind};
-use crate::live::AnyUnit;
-use crate::spec::SpecError;
+use super::{Around, fault};
+use crate::file::{Node, read_kind, write_kind};
+use crate::live::Built;
+use crate::spec::ConfigError;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Quota, Semaphore, TokenBucket};
 use tollgate_resilience::adaptive::{
@@ -23,11 +23,11 @@ use tollgate_resilience::{BreakerError, CircuitBreaker, OpenTime};
 /// let policy = PolicySpec::new([LegSpec::new("circuit", LegKind::Breaker(breaker))]).build(&ManualClock::new())?;
 /// policy.try_admit(1).unwrap().finish(Outcome::Failure);
 /// assert_eq!(policy.try_admit(1).unwrap_err().reason(), Reason::CircuitOpen);
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct BreakerSpec {
     /// The number of latest calls that the state is judged by, unless `time_window` is given.
     pub count_window: Option<usize>,
@@ -61,7 +61,7 @@ macro_rules! set {
         if let Some(number) = $key {
             $(if !$bounds.contains(&number) {
                 let (least, most) = ($bounds.start(), $bounds.end());
-                return Err(SpecError::given(stringify!($key), number, format_args!("{least} to {most}")));
+                return Err(ConfigError::given(stringify!($key), number, format_args!("{least} to {most}")));
             })?
             $builder = $builder.$key(number);
         }
@@ -69,24 +69,23 @@ macro_rules! set {
 }
 
 /// A fault of the key whose number is out of bounds.
-fn breaker_fault(error: BreakerError) -> SpecError {
-    let setting = match error {
-        BreakerError::Rate { setting, .. }
-        | BreakerError::Count { setting, .. }
-        | BreakerError::Time { setting, .. } => setting,
-        _ => "kind",
+fn breaker_fault(error: BreakerError) -> ConfigError {
+    use BreakerError::{Count, Rate, Time};
+    let why = error.to_string();
+    let (Rate { setting, .. } | Count { setting, .. } | Time { setting, .. }) = error else {
+        return ConfigError::new("kind", why);
     };
     let key = match setting {
-        "slow calls" => "slow_after".to_owned(),
-        "slow call rate" => "slow_rate".to_owned(),
-        "open time" => "open_for".to_owned(),
-        other => other.replace(' ', "_"),
+        "slow calls" => "slow_after",
+        "slow call rate" => "slow_rate",
+        "open time" => "open_for",
+        other => &other.replace(' ', "_"),
     };
-    SpecError::new(&key, error.to_string())
+    ConfigError::new(key, why)
 }
 
 impl BreakerSpec {
-    pub(super) fn build(&self, around: &Around) -> Result<CircuitBreaker, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<CircuitBreaker, ConfigError> {
         let Self {
             count_window,
             time_window,
@@ -98,14 +97,14 @@ impl BreakerSpec {
         } = *self;
         if count_window.is_some() && time_window.is_some() {
             let fault = "a count window was given already, and one of both is allowed";
-            return Err(SpecError::new("time_window", fault));
+            return Err(ConfigError::new("time_window", fault));
         }
         let mut builder = CircuitBreaker::builder().on(&around.clock);
         set!(builder; count_window, time_window, minimum_calls, failure_rate, consecutive_failures, probes);
         if let Some(time) = self.open_for {
             builder = builder.open_for(OpenTime::fixed(time));
         }
-        let missing = |key, other| SpecError::new(key, format!("it is given with `{other}`, which is missing"));
+        let missing = |key, other| ConfigError::new(key, format!("it is given with `{other}`, which is missing"));
         match (self.slow_after, self.slow_rate) {
             (Some(after), Some(rate)) => builder = builder.slow_calls(after, rate),
             (None, None) => {}
@@ -116,7 +115,7 @@ impl BreakerSpec {
     }
 }
 
-fn adaptive_fault(error: AdaptiveError) -> SpecError {
+fn adaptive_fault(error: AdaptiveError) -> ConfigError {
     let key = match error {
         AdaptiveError::Bounds { ceiling, .. } if ceiling as u64 > 1 << 32 => "ceiling",
         AdaptiveError::Bounds { .. } => "floor",
@@ -124,7 +123,7 @@ fn adaptive_fault(error: AdaptiveError) -> SpecError {
         AdaptiveError::Window { .. } => "window",
         _ => "kind",
     };
-    SpecError::new(key, error.to_string())
+    ConfigError::new(key, error.to_string())
 }
 
 /// A [`Semaphore`] whose limit [adapts](Adaptive), or with a `quota` a [`TokenBucket`] whose [rate adapts](Adaptive#rates): it finds the
@@ -147,9 +146,9 @@ fn adaptive_fault(error: AdaptiveError) -> SpecError {
 /// assert_eq!(policy.limiter().leg("upstream").unwrap().per_second().map(f64::round), Some(70.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct AdaptiveSpec {
     /// The law that sets the limit, with its numbers; without it `gradient2`, and `cubic` of a rate.
     #[serde(
@@ -163,84 +162,67 @@ pub struct AdaptiveSpec {
     pub quota: Option<Quota>,
     /// The limit at the start, if permits adapt: 20, as far as the bounds allow, unless it is given.
     pub limit: Option<usize>,
-    /// The lowest limit, or count per period.
-    pub floor: usize,
-    /// The highest limit, or count per period.
-    pub ceiling: usize,
-    /// The law is asked once per window, and of a rate at the first refusal of the upstream.
+    /// The lowest limit, or count per period: 1 unless it is given.
+    pub floor: Option<usize>,
+    /// The highest limit, or count per period: 1,000 unless it is given.
+    pub ceiling: Option<usize>,
+    /// The law is asked once per window, and of a rate at the first refusal of the upstream: 1 s unless it is given.
     #[serde(with = "humantime_serde")]
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    pub window: Duration,
-    /// The number of requests that must have finished before it is asked again.
-    pub samples: u64,
-    /// The percentile of a window's latencies that it sees, 0 to 100.
-    pub percentile: f64,
-}
-
-impl Default for AdaptiveSpec {
-    fn default() -> Self {
-        Self {
-            law: None,
-            quota: None,
-            limit: None,
-            floor: 1,
-            ceiling: 1_000,
-            window: Duration::from_secs(1),
-            samples: 10,
-            percentile: 50.0,
-        }
-    }
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub window: Option<Duration>,
+    /// The number of requests that must have finished before it is asked again: 10 unless it is given.
+    pub samples: Option<u64>,
+    /// The percentile of a window's latencies that it sees, 0 to 100: 50 unless it is given.
+    pub percentile: Option<f64>,
 }
 
 impl AdaptiveSpec {
-    pub(super) fn build(&self, around: &Around) -> Result<Arc<dyn AnyUnit>, SpecError> {
+    pub(super) fn build(&self, around: &Around) -> Result<Built, ConfigError> {
+        let (floor, ceiling) = (self.floor.unwrap_or(1), self.ceiling.unwrap_or(1_000));
         let Some(quota) = self.quota else {
-            let start = self
-                .limit
-                .unwrap_or(20.clamp(self.floor.min(self.ceiling), self.ceiling));
+            let start = self.limit.unwrap_or(20.clamp(floor.min(ceiling), ceiling));
             let semaphore = Semaphore::new(start.min(Semaphore::MAX_PERMITS));
-            let law = || Box::new(Gradient2::new()) as Box<dyn LimitLaw>;
-            return Ok(fixed(self.drive(semaphore, law, ("limit", start as u64), around)?));
+            return self.drive(semaphore, Gradient2::new(), ("limit", start as u64), around);
         };
         if self.limit.is_some() {
-            return Err(SpecError::new(
-                "limit",
-                "`quota` was given as well, and one of both is allowed",
-            ));
+            let fault = "`quota` was given as well, and one of both is allowed";
+            return Err(ConfigError::new("limit", fault));
         }
         let bucket = TokenBucket::new(quota).on(&around.clock);
-        let adaptive = self.drive(bucket, || Box::new(Cubic::new()), ("quota", quota.count()), around)?;
-        match Quota::new(self.ceiling as u64, quota.period()) {
-            Ok(_) => Ok(fixed(adaptive)),
-            Err(error) => Err(SpecError::new("ceiling", error.to_string())),
-        }
+        let adaptive = self.drive(bucket, Cubic::new(), ("quota", quota.count()), around)?;
+        Quota::new(ceiling as u64, quota.period()).map_err(fault("ceiling"))?;
+        Ok(adaptive)
     }
 
     /// Lets the law, or the `usual` one, drive a limiter that starts with the number of a key.
-    fn drive<L: Resizable>(
+    fn drive<L: Resizable + 'static>(
         &self,
         limiter: L,
-        usual: impl Fn() -> Box<dyn LimitLaw>,
+        usual: impl LimitLaw + 'static,
         (key, start): (&str, u64),
         around: &Around,
-    ) -> Result<Adaptive<L>, SpecError> {
-        let law = self.law.as_ref().map_or_else(|| Ok(usual()), LawSpec::build);
+    ) -> Result<Built, ConfigError> {
+        let (floor, ceiling) = (self.floor.unwrap_or(1), self.ceiling.unwrap_or(1_000));
+        let law = self
+            .law
+            .as_ref()
+            .map_or_else(|| Ok(Box::new(usual) as _), LawSpec::build);
         let adaptive = Adaptive::builder(limiter)
             .law(law.map_err(|error| error.within("law"))?)
-            .bounds(self.floor, self.ceiling)
-            .window(self.window, self.samples)
-            .percentile(self.percentile)
+            .bounds(floor, ceiling)
+            .window(
+                self.window.unwrap_or(Duration::from_secs(1)),
+                self.samples.unwrap_or(10),
+            )
+            .percentile(self.percentile.unwrap_or(50.0))
             .on(&around.clock)
             .build()
             .map_err(adaptive_fault)?;
-        let (floor, ceiling) = (self.floor as u64, self.ceiling as u64);
-        match (floor..=ceiling).contains(&start) {
-            true => Ok(adaptive),
-            false => {
-                let allowed = format_args!("{floor} to {ceiling}, the floor and the ceiling,");
-                Err(SpecError::given(key, start, allowed))
-            }
+        if !(floor as u64..=ceiling as u64).contains(&start) {
+            let allowed = format_args!("{floor} to {ceiling}, the floor and the ceiling,");
+            return Err(ConfigError::given(key, start, allowed));
         }
+        Ok(Built::fixed(adaptive))
     }
 }
 
@@ -248,7 +230,7 @@ impl AdaptiveSpec {
 /// names the law.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum LawSpec {
     /// [`Aimd`].
@@ -303,10 +285,11 @@ pub enum LawSpec {
 
 impl LawSpec {
     fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
-        read_kind(deserializer, &["kind"]).map(Some)
+        let node = Node::deserialize(deserializer)?;
+        read_kind(node, "kind, ").map(Some).map_err(D::Error::custom)
     }
 
-    fn build(&self) -> Result<Box<dyn LimitLaw>, SpecError> {
+    fn build(&self) -> Result<Box<dyn LimitLaw>, ConfigError> {
         macro_rules! law {
             ($law:ident; $($set:tt)*) => {{
                 let mut law = $law::new();

@@ -1,8 +1,9 @@
 //! The changes of a version.
 
-use crate::spec::SpecError;
+use crate::spec::ConfigError;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// The changes of a version of a policy, or of a set. Printed as one line.
@@ -10,11 +11,11 @@ use std::fmt;
 /// ```
 /// # use tollgate::ManualClock;
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload};
-/// let leg = |name: &str, limit| LegSpec::new(name, LegKind::semaphore(limit));
+/// let leg = |name: &str, limit| LegSpec::new(name, LegKind::Semaphore { limit });
 /// let policy = PolicySpec::new([leg("a", 4), leg("b", 4)]).build(&ManualClock::new())?;
 /// let changes = policy.apply(PolicySpec::new([leg("a", 5), leg("c", 4)]))?;
 /// assert_eq!(changes.to_string(), "version 2: `leg.a.limit` 4 -> 5; `leg.b` removed; `leg.c` added");
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Default)]
 #[non_exhaustive]
@@ -26,7 +27,7 @@ pub struct Changes {
     /// How many live keys of each map of a set were changed, where there are any.
     pub live: Vec<(String, usize)>,
     /// The policies of a set that kept the version before, since a leg of a kind of your own could not be built. It could before.
-    pub refused: Vec<SpecError>,
+    pub refused: Vec<ConfigError>,
 }
 
 fn text(value: &Value) -> String {
@@ -39,14 +40,11 @@ fn text(value: &Value) -> String {
 
 /// The legs of a policy by name, and their order.
 fn by_name(value: &Value) -> Option<(Value, Vec<&str>)> {
-    let rows = value.as_array()?;
-    let names: Option<Vec<_>> = rows.iter().map(|row| row.get("name")?.as_str()).collect();
-    let names = names?;
-    let table = names
-        .iter()
-        .zip(rows)
-        .map(|(name, row)| ((*name).to_owned(), row.clone()));
-    Some((table.collect::<Map<_, _>>().into(), names))
+    let rows = value.as_array()?.iter();
+    let names = rows.clone().map(|row| row.get("name")?.as_str());
+    let names = names.collect::<Option<Vec<_>>>()?;
+    let table: Map<_, _> = names.iter().map(ToString::to_string).zip(rows.cloned()).collect();
+    Some((table.into(), names))
 }
 
 impl Changes {
@@ -69,26 +67,20 @@ impl Changes {
         if let (Some((from, old)), Some((to, new))) = (from.and_then(by_name), to.and_then(by_name)) {
             self.note(key, Some(&from), Some(&to));
             let order = |names: &[&str], others: &[&str]| {
-                let common: Vec<_> = names.iter().filter(|name| others.contains(name)).copied().collect();
-                Value::String(common.join(", "))
+                let common = names.iter().copied().filter(|name| others.contains(name));
+                Value::String(common.collect::<Vec<_>>().join(", "))
             };
             self.note(key, Some(&order(&old, &new)), Some(&order(&new, &old)));
         } else if let (Some(Value::Object(from)), Some(Value::Object(to))) = (from, to) {
-            let mut keys: Vec<_> = from
-                .keys()
-                .chain(to.keys().filter(|key| !from.contains_key(*key)))
-                .collect();
-            keys.sort();
-            for below in keys {
+            for below in from.keys().chain(to.keys()).collect::<BTreeSet<_>>() {
                 let dot = if key.is_empty() { "" } else { "." };
                 self.note(&format!("{key}{dot}{below}"), from.get(below), to.get(below));
             }
         } else {
-            let is_table = |value: Option<&Value>| value.is_some_and(Value::is_object);
             let shown = |value: Option<&Value>| value.map_or("none".into(), text);
             self.changed.push(match (from, to) {
-                (None, to) if is_table(to) => format!("`{key}` added"),
-                (from, None) if is_table(from) => format!("`{key}` removed"),
+                (None, Some(Value::Object(_))) => format!("`{key}` added"),
+                (Some(Value::Object(_)), None) => format!("`{key}` removed"),
                 _ => format!("`{key}` {} -> {}", shown(from), shown(to)),
             });
         }

@@ -1,31 +1,33 @@
 //! The list of legs that is in force, and those before it that permits are out of.
 
-use super::built::{LiveLeg, build_legs, put_numbers_in_force};
 use super::changes::Changes;
+use super::leg::{LiveLeg, build_legs, put_numbers_in_force};
 use super::load::LegLoad;
+use super::status::LegStatus;
 use crate::kind::Around;
 use crate::source::SourceError;
-use crate::spec::{PolicySpec, STAYS, SpecError};
-use arc_swap::ArcSwap;
+use crate::spec::{ConfigError, PolicySpec, STAYS};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use tollgate::status::State;
 use tollgate::sync::{Place, Watch, Watchers};
-use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement, Ticket};
+use tollgate::{BoxTicket, Demand, Description, Legs, Limiter, Outcome, Refusal, Role, Settlement};
 
 /// The legs of a policy that can be reloaded: the limiter of a [`ReloadablePolicy`](crate::ReloadablePolicy).
 ///
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
-/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(4))]).build(&ManualClock::new())?;
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 4 })]).build(&ManualClock::new())?;
 /// let _held = policy.try_admit(3).unwrap();
 /// let legs = policy.limiter();
 /// assert_eq!((legs.version(), legs.in_use("slots"), legs.legs().len()), (1, Some(3), 1));
 /// assert_eq!(legs.spec().legs[0].name, "slots");
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 pub struct ReloadableLegs {
     current: ArcSwap<Version>,
@@ -37,7 +39,7 @@ pub struct ReloadableLegs {
     places: Mutex<BTreeMap<u64, Arc<Version>>>,
     watchers: Arc<Watchers>,
     /// Why the latest version that was handed in is not in force.
-    error: Mutex<Option<SourceError>>,
+    pub(super) error: ArcSwapOption<SourceError>,
 }
 
 /// A list of legs.
@@ -47,7 +49,7 @@ struct Version {
     around: Around,
     legs: Arc<Legs>,
     live: Arc<[LiveLeg]>,
-    /// The loads that change as permits come back.
+    /// The loads that conditions depend on. Those of permits change as permits come back.
     loads: Vec<Arc<LegLoad>>,
     /// Permits that are out, and admissions that are under way.
     out: AtomicU64,
@@ -71,18 +73,17 @@ impl Version {
         before: Option<&Self>,
         around: &Around,
         watchers: &Arc<Watchers>,
-    ) -> Result<Arc<Self>, SpecError> {
+    ) -> Result<Arc<Self>, ConfigError> {
         let (legs, live) = build_legs(spec, before.map_or(&[], |before| &before.live), around)?;
         let relay = Arc::new(Relay(Arc::clone(watchers)));
         let watcher: Weak<dyn Watch> = Arc::downgrade(&relay) as Weak<dyn Watch>;
         legs.watch(&watcher);
-        let links = live.iter().filter_map(|leg| leg.link.as_ref());
-        let of_permits = links.filter(|link| link.is_of_permits());
+        let load = |leg: &LiveLeg| Some(Arc::clone(&leg.link.as_ref()?.load));
         Ok(Arc::new(Self {
             number: before.map_or(1, |before| before.number + 1),
             spec: Arc::clone(spec),
             around: around.clone(),
-            loads: of_permits.map(|link| Arc::clone(&link.load)).collect(),
+            loads: live.iter().filter_map(load).collect(),
             legs,
             live,
             out: AtomicU64::new(0),
@@ -91,30 +92,12 @@ impl Version {
     }
 }
 
-/// The ticket of [`ReloadableLegs`]: that of the legs, and the number of their list.
-#[derive(Clone, Copy, Debug)]
-pub struct ReloadTicket {
-    number: u64,
-    ticket: BoxTicket,
-}
-
-impl Ticket for ReloadTicket {
-    const WORDS: usize = 1 + BoxTicket::WORDS;
-    fn write(&self, words: &mut [u64]) {
-        words[0] = self.number;
-        self.ticket.write(&mut words[1..]);
-    }
-    fn read(words: &[u64]) -> Self {
-        Self {
-            number: words[0],
-            ticket: BoxTicket::read(&words[1..]),
-        }
-    }
-}
+/// The number of a list, and the ticket of its legs.
+type Numbered = (u64, BoxTicket);
 
 impl ReloadableLegs {
     /// The first version.
-    pub(super) fn new(spec: &Arc<PolicySpec>, around: &Around) -> Result<Self, SpecError> {
+    pub(super) fn new(spec: &Arc<PolicySpec>, around: &Around) -> Result<Self, ConfigError> {
         let watchers = Arc::new(Watchers::new());
         Ok(Self {
             current: ArcSwap::new(Version::new(spec, None, around, &watchers)?),
@@ -122,7 +105,7 @@ impl ReloadableLegs {
             retired: Mutex::default(),
             places: Mutex::default(),
             watchers,
-            error: Mutex::default(),
+            error: ArcSwapOption::empty(),
         })
     }
 
@@ -138,12 +121,26 @@ impl ReloadableLegs {
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
     pub fn last_error(&self) -> Option<SourceError> {
-        self.error.lock().clone()
+        self.error.load().as_deref().cloned()
     }
 
-    pub(super) fn set_error(&self, error: Option<SourceError>) {
-        let old = std::mem::replace(&mut *self.error.lock(), error);
-        drop(old);
+    /// How the legs stand, in order.
+    pub fn legs(&self) -> Vec<LegStatus> {
+        self.live().iter().map(LegStatus::of).collect()
+    }
+
+    /// How the leg called `name` stands, if there is one.
+    pub fn leg(&self, name: &str) -> Option<LegStatus> {
+        let live = self.live();
+        live.iter().find(|leg| leg.spec.name == name).map(LegStatus::of)
+    }
+
+    /// Units of the leg called `name` that are in use, where units are held until the work ends.
+    pub fn in_use(&self, name: &str) -> Option<u64> {
+        match self.leg(name)?.state {
+            State::Permits { in_use, .. } => Some(in_use),
+            _ => None,
+        }
     }
 
     pub(super) fn live(&self) -> Arc<[LiveLeg]> {
@@ -162,19 +159,19 @@ impl ReloadableLegs {
     }
 
     /// The version `spec` after the list `before`.
-    fn next(&self, before: &Version, spec: &Arc<PolicySpec>, around: &Around) -> Result<Arc<Version>, SpecError> {
+    fn next(&self, before: &Version, spec: &Arc<PolicySpec>, around: &Around) -> Result<Arc<Version>, ConfigError> {
         spec.check_fixed(&before.spec, STAYS)?;
         Version::new(spec, Some(before), around, &self.watchers)
     }
 
     /// Refuses what [`apply`](Self::apply) would refuse.
-    pub(crate) fn check(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<(), SpecError> {
+    pub(crate) fn check(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<(), ConfigError> {
         self.next(&self.current.load_full(), spec, around).map(drop)
     }
 
     /// Puts `spec` in force. No lock is held while limiters are built, asked or changed: where two versions come at once, the later
     /// one is built anew after the earlier.
-    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, SpecError> {
+    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, ConfigError> {
         let (before, next) = loop {
             let before = self.current.load_full();
             let next = self.next(&before, spec, around)?;
@@ -188,7 +185,7 @@ impl ReloadableLegs {
         // (N) Sequentially consistent: either an admission sees this number, or `forget_unused` sees the admission.
         self.number.fetch_max(next.number, Ordering::SeqCst);
         self.forget_unused();
-        self.set_error(None);
+        self.error.store(None);
         put_numbers_in_force(&next.live, || self.live());
         // All waiters are judged anew, by the new list.
         self.watchers.changed();
@@ -209,40 +206,20 @@ impl ReloadableLegs {
         drop(gone);
     }
 
-    /// An admission or a permit of `version` ends.
-    fn exit(&self, version: &Version) {
-        let last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
-        // Pairs with (N): waiters depend on the loads of the list in force.
-        if self.number.load(Ordering::SeqCst) == version.number {
-            version.loads.iter().for_each(|load| load.changed());
-            return;
-        }
-        if last {
-            self.forget_unused();
-        }
-        self.current.load_full().loads.iter().for_each(|load| load.changed());
-    }
-
     /// The list of a ticket.
-    fn of(&self, number: u64) -> Option<Arc<Version>> {
+    fn of(&self, number: u64) -> Option<Guard<Arc<Version>>> {
         let current = self.current.load();
         match current.number == number {
-            true => Some(Arc::clone(&current)),
-            false => self.retired.lock().get(&number).cloned(),
+            true => Some(current),
+            false => self.retired.lock().get(&number).cloned().map(Guard::from_inner),
         }
     }
 
     /// Ends a ticket by `end`, also where that panics.
-    fn end(&self, ticket: ReloadTicket, end: impl FnOnce(&Legs, BoxTicket)) {
-        let current = self.current.load();
-        if current.number == ticket.number {
-            let _exit = Exit(self, &current);
-            return end(&current.legs, ticket.ticket);
-        }
-        drop(current);
-        if let Some(version) = self.of(ticket.number) {
+    fn end(&self, (number, ticket): Numbered, end: impl FnOnce(&Legs, BoxTicket)) {
+        if let Some(version) = self.of(number) {
             let _exit = Exit(self, &version);
-            end(&version.legs, ticket.ticket);
+            end(&version.legs, ticket);
         }
     }
 
@@ -265,19 +242,28 @@ impl ReloadableLegs {
     }
 }
 
-/// Counts a permit as ended when this is dropped.
+/// An admission or a permit of a list, which ends when this is dropped.
 struct Exit<'a>(&'a ReloadableLegs, &'a Version);
 
 impl Drop for Exit<'_> {
     fn drop(&mut self) {
-        self.0.exit(self.1);
+        let Self(all, version) = self;
+        let is_last = version.out.fetch_sub(1, Ordering::SeqCst) == 1;
+        // Pairs with (N): waiters depend on the loads of the list in force.
+        if all.number.load(Ordering::SeqCst) == version.number {
+            return version.loads.iter().for_each(|load| load.changed());
+        }
+        if is_last {
+            all.forget_unused();
+        }
+        all.current.load_full().loads.iter().for_each(|load| load.changed());
     }
 }
 
 impl Limiter for ReloadableLegs {
-    type Ticket = ReloadTicket;
+    type Ticket = Numbered;
 
-    fn try_reserve(&self, demand: &Demand<'_>) -> Result<ReloadTicket, Refusal> {
+    fn try_reserve(&self, demand: &Demand<'_>) -> Result<Numbered, Refusal> {
         loop {
             let version = self.current.load();
             // (A) Sequentially consistent: see (N).
@@ -288,22 +274,22 @@ impl Limiter for ReloadableLegs {
             if self.number.load(Ordering::SeqCst) == number {
                 let ticket = version.legs.try_reserve(demand)?;
                 std::mem::forget(exit);
-                return Ok(ReloadTicket { number, ticket });
+                return Ok((number, ticket));
             }
         }
     }
 
-    fn cancel(&self, ticket: ReloadTicket) {
+    fn cancel(&self, ticket: Numbered) {
         self.end(ticket, |legs, ticket| legs.cancel(ticket));
     }
 
-    fn finish(&self, ticket: ReloadTicket, outcome: Outcome) {
+    fn finish(&self, ticket: Numbered, outcome: Outcome) {
         self.end(ticket, |legs, ticket| legs.finish(ticket, outcome));
     }
 
-    fn settle(&self, ticket: &mut ReloadTicket, settlement: &Settlement) -> u32 {
-        let version = self.of(ticket.number);
-        version.map_or(0, |version| version.legs.settle(&mut ticket.ticket, settlement))
+    fn settle(&self, (number, ticket): &mut Numbered, settlement: &Settlement) -> u32 {
+        let version = self.of(*number);
+        version.map_or(0, |version| version.legs.settle(ticket, settlement))
     }
 
     fn look(&self, demand: &Demand<'_>) -> Result<(), Refusal> {
@@ -339,18 +325,16 @@ impl Limiter for ReloadableLegs {
     fn describe(&self, visit: &mut dyn FnMut(Description<'_>)) {
         // The limiters have a handle in each list, so that they are not alone as one that is as new.
         let current = self.current.load();
-        let is_as_new = current.live.iter().all(|leg| leg.unit.is_as_new());
+        let is_as_new = current.live.iter().all(LiveLeg::is_as_new);
         (*current.legs).describe(&mut |leg| visit(leg.as_new(is_as_new)));
     }
 }
 
 impl fmt::Debug for ReloadableLegs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spec = self.spec();
-        let legs: Vec<_> = spec.legs.iter().map(|leg| &leg.name).collect();
         f.debug_struct("ReloadableLegs")
             .field("version", &self.version())
-            .field("legs", &legs)
+            .field("spec", &self.spec())
             .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
 //! The load of a leg, and the condition of another that depends on it.
 
-use super::built::LiveLeg;
-use super::unit::AnyUnit;
-use crate::spec::{SpecError, When};
+use super::leg::{AnyUnit, LiveLeg};
+use super::status::per_second;
+use crate::spec::{ConfigError, When};
 use std::sync::{Arc, Weak};
 use tollgate::policy::conditional::{Load, LoadMetric, Meter, Trigger};
 use tollgate::status::State;
@@ -13,19 +13,10 @@ use tollgate::{Clock, Instant};
 pub(super) struct LegLoad {
     when: When,
     unit: Arc<dyn AnyUnit>,
-    /// None where the use of permits is asked for, which the limiter knows.
-    meter: Option<Arc<Meter>>,
-    /// The rate where the use of a rate is asked for.
-    measured: Option<Arc<dyn Load>>,
+    /// The meter of the leg, and the measured number: for the use of a rate, the rate. `None` for the use of permits, which the
+    /// limiter knows.
+    measured: Option<(Arc<Meter>, Arc<dyn Load>)>,
     watchers: Watchers,
-}
-
-/// The units per second of a rate.
-fn full(state: State) -> Option<f64> {
-    match state {
-        State::Rate { limit, window, .. } if !window.is_zero() => Some(limit as f64 / window.as_secs_f64()),
-        _ => None,
-    }
 }
 
 impl LegLoad {
@@ -34,33 +25,35 @@ impl LegLoad {
         self.watchers.changed();
     }
 
-    fn is_of_rate(&self) -> bool {
-        self.when.metric == LoadMetric::Use
+    /// The number that counts as one: for the use of a rate, its units per second.
+    fn whole(&self) -> Option<f64> {
+        match self.when.metric {
+            LoadMetric::Use => per_second(self.unit.state()),
+            _ => Some(1.0),
+        }
     }
 }
 
 impl Load for LegLoad {
     fn read(&self, now: Instant) -> f64 {
-        let measured = self.measured.as_ref().map(|measured| measured.read(now));
-        match (measured, self.unit.state()) {
-            (Some(rate), state) if self.is_of_rate() => {
-                full(state).filter(|_| rate > 0.0).map_or(0.0, |full| rate / full)
-            }
-            (Some(measured), _) => measured,
+        if let Some((_, measured)) = &self.measured {
+            let number = measured.read(now);
+            return self
+                .whole()
+                .filter(|_| number > 0.0)
+                .map_or(0.0, |whole| number / whole);
+        }
+        match self.unit.state() {
             // Paused: no more can be in use.
-            (None, State::Permits { limit: 0, .. }) => 1.0,
-            (None, State::Permits { limit, in_use, .. }) => in_use as f64 / limit as f64,
+            State::Permits { limit: 0, .. } => 1.0,
+            State::Permits { limit, in_use, .. } => in_use as f64 / limit as f64,
             _ => 0.0,
         }
     }
 
     fn falls_to(&self, mark: f64, now: Instant) -> Option<Instant> {
-        let full = if self.is_of_rate() {
-            full(self.unit.state())?
-        } else {
-            1.0
-        };
-        self.measured.as_ref()?.falls_to(mark * full, now)
+        let (_, measured) = self.measured.as_ref()?;
+        measured.falls_to(mark * self.whole()?, now)
     }
 
     fn measures(&self) -> Option<(&str, LoadMetric)> {
@@ -69,7 +62,7 @@ impl Load for LegLoad {
 
     fn watch(&self, watcher: &Weak<dyn Watch>) {
         match &self.measured {
-            Some(measured) => measured.watch(watcher),
+            Some((_, measured)) => measured.watch(watcher),
             None => self.watchers.watch(watcher),
         }
         self.unit.watch(watcher);
@@ -85,34 +78,37 @@ pub(super) struct Link {
 
 impl Link {
     /// The condition `when` on the load of the leg `of`, which goes on from what the one before knew of the same load.
-    pub(super) fn new(when: &When, of: &LiveLeg, before: Option<&Self>, clock: &Clock) -> Result<Self, SpecError> {
-        let before = before.filter(|before| Arc::ptr_eq(&before.load.unit, &of.unit));
+    pub(super) fn new(when: &When, of: &LiveLeg, before: Option<&Self>, clock: &Clock) -> Result<Self, ConfigError> {
+        when.check()?;
+        let before = before.filter(|before| Arc::ptr_eq(&before.load.unit, &of.built.unit));
         if let Some(before) = before.filter(|before| before.load.when == *when) {
             return Ok(before.clone());
         }
-        let state = of.unit.state();
-        let is_of_permits = matches!(state, State::Permits { .. });
-        if when.metric == LoadMetric::Use && !is_of_permits && full(state).is_none() {
+        let state = of.built.unit.state();
+        let is_of_permits = when.metric == LoadMetric::Use && matches!(state, State::Permits { .. });
+        if when.metric == LoadMetric::Use && !is_of_permits && per_second(state).is_none() {
             let (kind, leg) = (of.spec.kind.name(), &when.load_of);
             let fault = format!(
                 "`use` was given, and a {kind} as `{leg}` is in no use; `rate`, `latency`, `refusals` are allowed"
             );
-            return Err(SpecError::new("metric", fault));
+            return Err(ConfigError::new("metric", fault));
         }
-        let meter = (when.metric != LoadMetric::Use || !is_of_permits).then(|| {
-            let known = before.and_then(|before| before.load.meter.as_ref());
-            let known = known.filter(|meter| meter.over() == when.over);
-            known.map_or_else(|| Meter::new(clock, when.over), Arc::clone)
+        let measured = (!is_of_permits).then(|| {
+            let known = before.and_then(|before| Some(&before.load.measured.as_ref()?.0));
+            let over = when.over.unwrap_or(When::OVER);
+            let known = known.filter(|meter| meter.over() == over);
+            let meter = known.map_or_else(|| Meter::new(clock, over), Arc::clone);
+            let metric = match when.metric {
+                LoadMetric::Use => LoadMetric::Rate,
+                metric => metric,
+            };
+            let load = meter.load(metric, 1.0);
+            (meter, load)
         });
-        let metric = match when.metric {
-            LoadMetric::Use => LoadMetric::Rate,
-            metric => metric,
-        };
         let load = Arc::new(LegLoad {
             when: when.clone(),
-            unit: Arc::clone(&of.unit),
-            measured: meter.as_ref().map(|meter| meter.load(metric, 1.0)),
-            meter,
+            unit: Arc::clone(&of.built.unit),
+            measured,
             watchers: Watchers::new(),
         });
         let trigger = Trigger::above(Arc::clone(&load) as Arc<dyn Load>, when.above);
@@ -122,14 +118,7 @@ impl Link {
 
     /// The meter that measures `leg` for this condition.
     pub(super) fn meter_of(&self, leg: &LiveLeg) -> Option<Arc<Meter>> {
-        self.load
-            .meter
-            .clone()
-            .filter(|_| Arc::ptr_eq(&self.load.unit, &leg.unit))
-    }
-
-    /// True when permits that come back change its load.
-    pub(super) fn is_of_permits(&self) -> bool {
-        self.load.meter.is_none()
+        let (meter, _) = self.load.measured.as_ref()?;
+        Arc::ptr_eq(&self.load.unit, &leg.built.unit).then(|| Arc::clone(meter))
     }
 }

@@ -4,7 +4,7 @@ use super::changes::Changes;
 use super::legs::ReloadableLegs;
 use crate::kind::{Around, Kinds};
 use crate::source::{ReloadEvent, Source, SourceError};
-use crate::spec::{PolicySpec, SpecError};
+use crate::spec::{ConfigError, PolicySpec};
 use std::sync::Arc;
 use tollgate::{Clock, Policy, PolicyBuilder};
 
@@ -15,8 +15,8 @@ impl PolicySpec {
     /// Builds the policy, fresh, on `clock`.
     ///
     /// # Errors
-    /// [`SpecError`]: a mistake, with its path.
-    pub fn build(&self, clock: &Clock) -> Result<ReloadablePolicy, SpecError> {
+    /// [`ConfigError`]: a mistake, with its path.
+    pub fn build(&self, clock: &Clock) -> Result<ReloadablePolicy, ConfigError> {
         self.build_with(clock, &Kinds::new())
     }
 
@@ -24,12 +24,12 @@ impl PolicySpec {
     ///
     /// # Errors
     /// As those of [`build`](Self::build).
-    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<ReloadablePolicy, SpecError> {
+    pub fn build_with(&self, clock: &Clock, kinds: &Kinds) -> Result<ReloadablePolicy, ConfigError> {
         build_policy(&Arc::new(self.clone()), &Around::new(clock, kinds))
     }
 }
 
-pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<ReloadablePolicy, SpecError> {
+pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<ReloadablePolicy, ConfigError> {
     let legs = ReloadableLegs::new(spec, around)?;
     let mut builder = Policy::builder()
         .limit(legs)
@@ -44,7 +44,7 @@ pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<Re
     }
     builder
         .build()
-        .map_err(|error| SpecError::new("leg", error.to_string()))
+        .map_err(|error| ConfigError::new("leg", error.to_string()))
 }
 
 /// Puts other versions of a [`ReloadablePolicy`] in force while it runs.
@@ -63,21 +63,21 @@ pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<Re
 /// a calendar window, `of` and `class` of a partition, all numbers of breakers, of adaptive limits and of kinds of your own. A condition
 /// that a version keeps goes on; one whose marks move goes on from the known load. For microseconds, a new number may stand beside the
 /// list of the version before.
-pub trait Reload {
+pub trait Reload<S = PolicySpec>: Sync {
     /// Puts another version in force.
     ///
     /// # Errors
-    /// [`SpecError`], with the path of the key: nothing has been changed then. It also stands in
+    /// [`ConfigError`], with the path of the key: nothing has been changed then. It also stands in
     /// [`last_error`](ReloadableLegs::last_error). The order of the queue, its eviction, its lateness and the time of the work cannot change.
     ///
     /// ```
     /// # use tollgate::{Ask, LimiterExt, ManualClock};
     /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload};
-    /// let mut spec = PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(2))]);
+    /// let mut spec = PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit: 2 })]);
     /// let policy = spec.build(&ManualClock::new())?;
     /// let held = policy.try_admit(Ask::many(2)).unwrap();
     ///
-    /// spec.legs[0].kind = LegKind::semaphore(3);
+    /// spec.legs[0].kind = LegKind::Semaphore { limit: 3 };
     /// policy.apply(spec.clone())?;
     /// assert!(policy.try_admit(Ask::many(2)).is_err(), "two are still held");
     /// assert!(policy.try_admit(Ask::one()).is_ok());
@@ -87,48 +87,43 @@ pub trait Reload {
     /// drop(held);
     /// assert!(policy.try_admit(Ask::many(3)).is_ok(), "the version before is still in force");
     /// assert!(policy.limiter().last_error().is_some());
-    /// # Ok::<(), tollgate_config::SpecError>(())
+    /// # Ok::<(), tollgate_config::ConfigError>(())
     /// ```
-    fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError>;
+    fn apply(&self, spec: S) -> Result<Changes, ConfigError>;
+
+    /// Records why the latest version is not in force: `last_error` returns `error`.
+    fn refuse(&self, error: SourceError);
 
     /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`. To be spawned, or run on a
     /// thread of its own.
     ///
     /// # Cancel safety
     /// Dropping the future stops between two versions: each is in force whole, or not at all.
-    fn follow<S: Source>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) -> impl Future<Output = ()> + Send;
+    fn follow(&self, source: impl Source<S>, event: impl FnMut(ReloadEvent) + Send) -> impl Future<Output = ()> + Send {
+        let (mut source, mut event) = (source, event);
+        async move {
+            while let Some(version) = source.next().await {
+                let applied = version.and_then(|spec| self.apply(spec).map_err(SourceError::new));
+                event(match applied {
+                    Ok(changes) => ReloadEvent::Applied(changes),
+                    Err(error) => {
+                        self.refuse(error.clone());
+                        ReloadEvent::Refused(error)
+                    }
+                });
+            }
+        }
+    }
 }
 
 impl Reload for ReloadablePolicy {
-    fn apply(&self, spec: PolicySpec) -> Result<Changes, SpecError> {
+    fn apply(&self, spec: PolicySpec) -> Result<Changes, ConfigError> {
         let applied = apply_spec(self, &Arc::new(spec), &self.limiter().around());
-        if let Err(error) = &applied {
-            self.limiter().set_error(Some(SourceError::new(error.clone())));
-        }
-        applied
+        applied.inspect_err(|error| self.refuse(SourceError::new(error.clone())))
     }
 
-    async fn follow<S: Source>(&self, source: S, event: impl FnMut(ReloadEvent) + Send) {
-        let refused = |error| self.limiter().set_error(Some(error));
-        follow(source, |spec| self.apply(spec), refused, event).await;
-    }
-}
-
-/// Puts each version of a source in force by `apply`, and tells `refused` and `event` of those that are not.
-pub(crate) async fn follow<T, S: Source<T>>(
-    mut source: S,
-    apply: impl Fn(T) -> Result<Changes, SpecError>,
-    refused: impl Fn(SourceError),
-    mut event: impl FnMut(ReloadEvent),
-) {
-    while let Some(version) = source.next().await {
-        event(match version.and_then(|spec| apply(spec).map_err(SourceError::new)) {
-            Ok(changes) => ReloadEvent::Applied(changes),
-            Err(error) => {
-                refused(error.clone());
-                ReloadEvent::Refused(error)
-            }
-        });
+    fn refuse(&self, error: SourceError) {
+        self.limiter().error.store(Some(Arc::new(error)));
     }
 }
 
@@ -137,7 +132,7 @@ pub(crate) fn apply_spec(
     policy: &ReloadablePolicy,
     spec: &Arc<PolicySpec>,
     around: &Around,
-) -> Result<Changes, SpecError> {
+) -> Result<Changes, ConfigError> {
     let changes = policy.limiter().apply(spec, around)?;
     loop {
         let latest = policy.limiter().spec();

@@ -1,7 +1,6 @@
 //! How the legs of a policy stand.
 
-use super::built::LiveLeg;
-use super::legs::ReloadableLegs;
+use super::leg::LiveLeg;
 use tollgate::policy::ShadowStats;
 use tollgate::status::State;
 
@@ -10,11 +9,11 @@ use tollgate::status::State;
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
-/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(4))]).build(&ManualClock::new())?;
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 4 })]).build(&ManualClock::new())?;
 /// let _held = policy.try_admit(1).unwrap();
 /// let leg = policy.limiter().leg("slots").expect("it is a leg");
 /// assert_eq!((&*leg.kind, leg.available(), leg.capacity()), ("semaphore", Some(3), Some(4)));
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -32,11 +31,11 @@ pub struct LegStatus {
 }
 
 impl LegStatus {
-    fn of(leg: &LiveLeg) -> Self {
+    pub(super) fn of(leg: &LiveLeg) -> Self {
         Self {
             name: leg.spec.name.clone(),
             kind: leg.spec.kind.name(),
-            state: leg.unit.state(),
+            state: leg.built.unit.state(),
             applies: leg.link.as_ref().is_none_or(|link| link.trigger.is_exceeded()),
             shadow: leg.trial.as_ref().map(|trial| trial()),
         }
@@ -61,30 +60,14 @@ impl LegStatus {
 
     /// Units per second, of a rate.
     pub fn per_second(&self) -> Option<f64> {
-        match self.state {
-            State::Rate { limit, window, .. } if !window.is_zero() => Some(limit as f64 / window.as_secs_f64()),
-            _ => None,
-        }
+        per_second(self.state)
     }
 }
 
-impl ReloadableLegs {
-    /// How the legs stand, in order.
-    pub fn legs(&self) -> Vec<LegStatus> {
-        self.live().iter().map(LegStatus::of).collect()
-    }
-
-    /// How the leg called `name` stands, if there is one.
-    pub fn leg(&self, name: &str) -> Option<LegStatus> {
-        let live = self.live();
-        live.iter().find(|leg| leg.spec.name == name).map(LegStatus::of)
-    }
-
-    /// Units of the leg called `name` that are in use, where units are held until the work ends.
-    pub fn in_use(&self, name: &str) -> Option<u64> {
-        match self.leg(name)?.state {
-            State::Permits { in_use, .. } => Some(in_use),
-            _ => None,
-        }
+/// The units per second of a rate.
+pub(super) fn per_second(state: State) -> Option<f64> {
+    match state {
+        State::Rate { limit, window, .. } if !window.is_zero() => Some(limit as f64 / window.as_secs_f64()),
+        _ => None,
     }
 }

@@ -1,10 +1,10 @@
-//! The content of a key, from version to version.
+//! The content of a file or of a key, from version to version.
 
-use crate::file::{ConfigError, ConfigFile, Format, format_of};
+use crate::file::{ConfigFile, read_bytes};
 use crate::kind::Kinds;
-use crate::spec::PolicySpec;
+use crate::spec::{ConfigError, PolicySpec};
 use std::marker::PhantomData;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The content of a file, or of a key of a store, from version to version: each content counts once, and one that is wrong is no version.
 /// A source of your own that watches such a content keeps one.
@@ -22,10 +22,9 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct LastGood<S = PolicySpec> {
     key: Box<str>,
-    format: Format,
     kinds: Kinds,
-    given: Result<Vec<u8>, ConfigError>,
-    applied: Vec<u8>,
+    given: Result<Vec<u8>, String>,
+    applied: Result<Vec<u8>, String>,
     spec: PhantomData<fn() -> S>,
 }
 
@@ -36,16 +35,16 @@ impl<S: ConfigFile> LastGood<S> {
     /// # Errors
     /// [`ConfigError`] when there is no such key, its name ends otherwise, or its content is something else.
     pub fn first(key: &str, content: Option<Vec<u8>>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
-        let of_key = |error: ConfigError| error.of_file(Path::new(key));
-        let format = format_of(Path::new(key)).map_err(of_key)?;
-        let content = content.ok_or_else(|| of_key(nothing()))?;
-        let spec = kinds.parse_bytes(&content, format).map_err(of_key)?;
+        Self::open(key, content.ok_or_else(nothing), kinds)
+    }
+
+    pub(super) fn open(key: &str, given: Result<Vec<u8>, String>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
+        let spec = kinds.parse_content(Path::new(key), &given)?;
         let last_good = Self {
             key: key.into(),
-            format,
             kinds: kinds.clone(),
-            given: Ok(content.clone()),
-            applied: content,
+            applied: given.clone(),
+            given,
             spec: PhantomData,
         };
         Ok((spec, last_good))
@@ -58,29 +57,87 @@ impl<S: ConfigFile> LastGood<S> {
 
     /// The version of a new `content`, or why it is none; each once.
     pub fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<S, ConfigError>> {
-        self.see_result(content.ok_or_else(nothing))
+        self.look(content.ok_or_else(nothing))
     }
 
-    pub(super) fn see_result(&mut self, content: Result<Vec<u8>, ConfigError>) -> Option<Result<S, ConfigError>> {
-        if content == self.given {
+    pub(super) fn look(&mut self, content: Result<Vec<u8>, String>) -> Option<Result<S, ConfigError>> {
+        let is_known = content == self.given;
+        self.given = content;
+        // Or it is back as it was before it was wrong, or gone.
+        if is_known || self.given == self.applied {
             return None;
         }
-        self.given = content;
-        let version = match &self.given {
-            // It is back as it was before it was wrong, or gone.
-            Ok(content) if *content == self.applied => return None,
-            Ok(content) => self.kinds.parse_bytes(content, self.format),
-            Err(error) => Err(error.clone()),
-        };
-        if let (Ok(_), Ok(content)) = (&version, &self.given) {
-            self.applied.clone_from(content);
+        let version = self.kinds.parse_content(Path::new(&*self.key), &self.given);
+        if version.is_ok() {
+            self.applied.clone_from(&self.given);
         }
-        Some(version.map_err(|error| error.of_file(Path::new(&*self.key))))
+        Some(version)
     }
 }
 
-fn nothing() -> ConfigError {
-    ConfigError::nowhere("there is no such key")
+/// A file of one policy, or of those of a service, that changes while it is in use.
+///
+/// [`look`](Self::look) reads it when the program says so, such as at a signal. `watch`, of the feature of that name, makes a
+/// [`Source`](crate::Source) of it.
+///
+/// | action | effect |
+/// |---|---|
+/// | write a new file and rename it | the new content counts |
+/// | leave a file that is wrong, delete it or move it | an error, once; the version in force stays |
+/// | put it back as it was, or touch it | nothing: only the content counts |
+/// | swap a symbolic link above it, as Kubernetes does | the new content counts |
+///
+/// ```
+/// # use tollgate_config::{FileSource, PolicySpec};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("policy.toml");
+/// let slots = |limit| format!("[[leg]]\nname = 'slots'\nkind = 'semaphore'\nlimit = {limit}");
+/// std::fs::write(&path, slots(4))?;
+/// let (spec, mut source) = FileSource::<PolicySpec>::open(&path)?;
+/// assert_eq!((spec.legs.len(), source.path()), (1, &*path));
+/// assert!(source.look().is_none(), "it is as it was");
+/// std::fs::write(&path, slots(5))?;
+/// assert!(matches!(source.look(), Some(Ok(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct FileSource<S = PolicySpec> {
+    path: PathBuf,
+    last_good: LastGood<S>,
+}
+
+impl<S: ConfigFile> FileSource<S> {
+    /// Reads the file, and makes a source of its later versions.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: it cannot be read, or has a mistake.
+    pub fn open(path: impl Into<PathBuf>) -> Result<(S, Self), ConfigError> {
+        Self::open_with(path, &Kinds::new())
+    }
+
+    /// The same with legs of these kinds as well.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open).
+    pub fn open_with(path: impl Into<PathBuf>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
+        let path = path.into();
+        let (spec, last_good) = LastGood::open(&path.display().to_string(), read_bytes(&path), kinds)?;
+        Ok((spec, Self { path, last_good }))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file now, and blocks on the disk. Gives its version, or why there is none, unless it is as it was.
+    pub fn look(&mut self) -> Option<Result<S, ConfigError>> {
+        self.last_good.look(read_bytes(&self.path))
+    }
+}
+
+fn nothing() -> String {
+    "there is no such key".into()
 }
 
 #[cfg(test)]

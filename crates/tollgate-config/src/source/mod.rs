@@ -1,13 +1,13 @@
 //! Where versions come from.
 
-mod file;
 mod last_good;
+#[cfg(feature = "watch")]
+mod watch;
 
-pub use file::FileSource;
+pub use last_good::{FileSource, LastGood};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
-pub use file::WatchedFile;
-pub use last_good::LastGood;
+pub use watch::WatchedFile;
 
 use crate::live::Changes;
 use crate::spec::PolicySpec;
@@ -34,17 +34,17 @@ use std::sync::Arc;
 /// impl Source for Doubling {
 ///     async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
 ///         self.0 *= 2;
-///         let legs = [LegSpec::new("in flight", LegKind::semaphore(self.0))];
+///         let legs = [LegSpec::new("in flight", LegKind::Semaphore { limit: self.0 })];
 ///         (self.0 <= 8).then(|| Ok(PolicySpec::new(legs)))
 ///     }
 /// }
 ///
 /// let clock = ManualClock::new();
-/// let policy = PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(1))]).build(&clock)?;
+/// let policy = PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit: 1 })]).build(&clock)?;
 /// clock.run(policy.follow(Doubling(1), |event| println!("{event}")));
 /// assert_eq!(policy.limiter().version(), 4);
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity(), Some(8));
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 pub trait Source<S = PolicySpec>: Send {
     /// Waits for the next version; `None` when there will be no more.
@@ -64,14 +64,14 @@ impl<S: Clone + Send + Sync> Source<S> for tokio::sync::watch::Receiver<S> {
 /// Why a source has no version to give, or why that is refused: the error of a store, a file, or a policy.
 ///
 /// ```
-/// # use tollgate_config::{PolicySpec, SourceError};
+/// # use tollgate_config::{ConfigFile, PolicySpec, SourceError};
 /// fn check(spec: &PolicySpec) -> anyhow::Result<()> {
 ///     spec.check().map_err(SourceError::new)?;
 ///     Ok(())
 /// }
 /// assert_eq!(check(&PolicySpec::default()).unwrap_err().to_string(), "leg: none was given, and at least one is needed");
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SourceError(Arc<dyn Error + Send + Sync>);
 
 impl SourceError {
@@ -82,12 +82,6 @@ impl SourceError {
 }
 
 impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -104,7 +98,7 @@ impl Error for SourceError {
 /// ```
 /// # use tollgate::ManualClock;
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, ReloadEvent};
-/// let spec = PolicySpec::new([LegSpec::new("slots", LegKind::semaphore(1))]);
+/// let spec = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 1 })]);
 /// let clock = ManualClock::new();
 /// let policy = spec.build(&clock)?;
 /// let (sender, versions) = tokio::sync::watch::channel(spec);
@@ -113,7 +107,7 @@ impl Error for SourceError {
 /// let mut refused = 0;
 /// clock.run(policy.follow(versions, |event| refused += usize::from(matches!(event, ReloadEvent::Refused(_)))));
 /// assert_eq!((refused, policy.limiter().version()), (1, 1));
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]

@@ -2,37 +2,41 @@
 
 use serde::de::{Error, Expected, Unexpected};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
-/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault.
+/// A mistake in a policy, a set of policies, or the numbers of a leg: the path of the key, and the fault. In a file it also has its place.
 ///
-/// `{}` writes both in one line, and `{:#}` as JSON. The error implements the trait of serde's errors.
+/// `{}` writes it in one line, and `{:#}` as JSON. The error implements the trait of serde's errors.
 ///
 /// ```
-/// # use tollgate_config::{LegKind, LegSpec, PolicySpec};
-/// let leg = || LegSpec::new("slots", LegKind::semaphore(4));
+/// # use tollgate_config::{ConfigFile, Format, LegKind, LegSpec, PolicySpec, parse};
+/// let leg = || LegSpec::new("slots", LegKind::Semaphore { limit: 4 });
 /// let error = PolicySpec::new([leg(), leg()]).check().unwrap_err();
 /// assert_eq!(error.to_string(), "leg[1].name: `slots` is the name of leg 1 already, and names are unique");
-/// assert_eq!(error.key(), "name");
+/// assert_eq!((error.key(), error.line()), ("name", None));
+///
+/// let text = "[[leg]]\nname = 'requests'\nkind = 'token-bucket'\nquota = '6000/minn burst 200'";
+/// let error = parse::<PolicySpec>(text, Format::Toml).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "text:4:15: key `quota`: `6000/minn burst 200` is no quota: a unit of time (ns, us, ms, s, min, h, d) expected at column 6"
+/// );
+/// assert_eq!((error.line(), error.column()), (Some(4), Some(15)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SpecError {
-    path: Vec<PathPart>,
+pub struct ConfigError {
+    /// Keys, and rows such as `[0]`.
+    path: Vec<String>,
     fault: Box<str>,
     /// The key itself is unknown, missing, or given twice.
     is_of_key: bool,
+    file: Box<str>,
+    at: Option<(usize, usize)>,
 }
 
-/// A step of the path to a mistake.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PathPart {
-    /// A key of a table.
-    Key(Box<str>),
-    /// A row of a list, from zero.
-    Row(usize),
-}
-
-impl SpecError {
+impl ConfigError {
     /// A fault of `key`.
     pub fn new(key: &str, fault: impl Into<Box<str>>) -> Self {
         Self::whole(fault).within(key)
@@ -68,16 +72,24 @@ impl SpecError {
         }
     }
 
-    /// A key that is not among those `allowed`.
-    pub(crate) fn unknown_key(given: &str, allowed: &[&[&str]]) -> Self {
-        let allowed = allowed.concat().join(", ");
-        Self::of_key(format!("key `{given}` is unknown here; allowed: {allowed}"))
+    /// The same mistake in a table with a kind, which was read as a table below the name of its kind. `common` are the keys that the
+    /// table has beside those of the kind.
+    pub(crate) fn of_variant(mut self, common: &str) -> Self {
+        self.path = self.path.split_off(1.min(self.path.len()));
+        if self.path.is_empty() {
+            return self.within("kind");
+        }
+        if self.path.len() == 1 && self.is_of_key {
+            let fault = self.fault.replacen("allowed: ", &format!("allowed: {common}"), 1);
+            self.fault = fault.trim_end_matches(", ").into();
+        }
+        self
     }
 
     /// The same mistake in the table `key`.
     #[must_use]
     pub fn within(mut self, key: &str) -> Self {
-        self.path.insert(0, PathPart::Key(key.into()));
+        self.path.insert(0, key.into());
         self
     }
 
@@ -92,17 +104,30 @@ impl SpecError {
         self.in_row(row).within(key)
     }
 
-    pub(crate) fn in_row(mut self, row: usize) -> Self {
-        self.path.insert(0, PathPart::Row(row));
-        self
+    pub(crate) fn in_row(self, row: usize) -> Self {
+        self.within(&format!("[{row}]"))
     }
 
-    pub(crate) fn path(&self) -> &[PathPart] {
+    pub(crate) fn path(&self) -> &[String] {
         &self.path
     }
 
-    pub(crate) fn is_of_key(&self) -> bool {
-        self.is_of_key
+    /// The same mistake at a byte of `text`.
+    pub(crate) fn at(self, text: &str, byte: usize) -> Self {
+        let byte = byte + text.get(byte..).map_or(0, |value| within(value, &self.fault));
+        // Errors of parsers may point into a character.
+        let byte = (0..=byte.min(text.len())).rfind(|byte| text.is_char_boundary(*byte));
+        let before = &text[..byte.unwrap_or(0)];
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|char| *char != '\n').count() + 1;
+        let (file, at) = ("text".into(), Some((line, column)));
+        Self { file, at, ..self }
+    }
+
+    /// The same mistake in this file.
+    pub(crate) fn of_file(mut self, file: &Path) -> Self {
+        self.file = file.display().to_string().into();
+        self
     }
 
     /// True when the key of this step of the path is wrong.
@@ -112,38 +137,68 @@ impl SpecError {
 
     /// The key; empty where a whole table is wrong.
     pub fn key(&self) -> &str {
-        match self.path.last() {
-            Some(PathPart::Key(key)) => key,
-            _ => "",
-        }
+        let last = self.path.last().filter(|part| !part.starts_with('['));
+        last.map_or("", |key| key)
     }
 
     /// The value that was given, and the ones allowed.
     pub fn fault(&self) -> &str {
         &self.fault
     }
+
+    /// The file; `text` for a text that came from no file, and empty without a text.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The line, from 1; `None` without a text.
+    pub fn line(&self) -> Option<usize> {
+        self.at.map(|at| at.0)
+    }
+
+    /// The column, from 1, in characters.
+    pub fn column(&self) -> Option<usize> {
+        self.at.map(|at| at.1)
+    }
 }
 
-impl fmt::Display for SpecError {
+/// The entry called `name`.
+pub(crate) fn named<'a, T>(all: &'a BTreeMap<String, T>, name: &str, what: &str) -> Result<&'a T, ConfigError> {
+    let names = all.keys().map(String::as_str);
+    all.get(name).ok_or_else(|| ConfigError::unknown(name, what, names))
+}
+
+/// How far into a value in quotes a fault lies that names a column of it, as that of a quota does.
+fn within(value: &str, fault: &str) -> usize {
+    let (text, column) = fault.rsplit_once(" expected at column ").unwrap_or_default();
+    // Written as it is read, so that a column of it is one of the file.
+    let is_given = |given: &&str| value.get(1..).is_some_and(|rest| rest.starts_with(*given));
+    match (text.split('`').nth(1).filter(is_given), column.parse::<usize>()) {
+        (Some(given), Ok(column)) => 1 + given.chars().take(column - 1).map(char::len_utf8).sum::<usize>(),
+        _ => 0,
+    }
+}
+
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {
             return f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?);
         }
         // A fault of a key names it.
-        let shown = &self.path[..self.path.len() - usize::from(self.is_of_key)];
-        for (step, part) in shown.iter().enumerate() {
-            match part {
-                PathPart::Key(key) if step == 0 => f.write_str(key)?,
-                PathPart::Key(key) => write!(f, ".{key}")?,
-                PathPart::Row(row) => write!(f, "[{row}]")?,
-            }
-        }
-        let colon = if shown.is_empty() { "" } else { ": " };
-        write!(f, "{colon}{}", self.fault)
+        let named = &self.path[..self.path.len().saturating_sub(usize::from(self.is_of_key))];
+        let (file, key) = (&self.file, self.key());
+        let context = match self.at {
+            None if file.is_empty() => named.join(".").replace(".[", "["),
+            None => file.to_string(),
+            Some((line, column)) if key.is_empty() || self.is_of_key => format!("{file}:{line}:{column}"),
+            Some((line, column)) => format!("{file}:{line}:{column}: key `{key}`"),
+        };
+        let colon = if context.is_empty() { "" } else { ": " };
+        write!(f, "{context}{colon}{}", self.fault)
     }
 }
 
-impl std::error::Error for SpecError {}
+impl std::error::Error for ConfigError {}
 
 /// A value as an error shows it.
 fn shown(given: &Unexpected<'_>) -> String {
@@ -163,11 +218,12 @@ fn shown(given: &Unexpected<'_>) -> String {
 /// What is allowed, in the words of a file.
 fn allowed(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
-    let most = match &*expected {
-        "u8" => u64::from(u8::MAX),
-        "u16" => u64::from(u16::MAX),
-        "u32" => u64::from(u32::MAX),
-        "u64" | "usize" => u64::MAX,
+    let (least, most) = match &*expected {
+        "u8" => (0, u64::from(u8::MAX)),
+        "u16" => (0, u64::from(u16::MAX)),
+        "u32" => (0, u64::from(u32::MAX)),
+        "a nonzero u32" => (1, u64::from(u32::MAX)),
+        "u64" | "usize" => (0, u64::MAX),
         "f32" | "f64" => return "a number".into(),
         "a string" | "string" => return "a text".into(),
         "a duration" => return "a time such as \"250ms\" or \"1m 30s\", in quotes,".into(),
@@ -176,21 +232,19 @@ fn allowed(expected: &dyn Expected) -> String {
         other if other == "a map" || other.starts_with("struct ") => return "a table".into(),
         _ => return expected,
     };
-    format!("a whole number of 0 to {most}")
+    format!("a whole number of {least} to {most}")
 }
 
 /// What a key that is missing would say.
-const MEANINGS: [(&str, &str); 14] = [
+const MEANINGS: [(&str, &str); 12] = [
     ("above", "the load above which the leg applies"),
     ("ceiling", "the highest count per period of `quota`"),
     ("class", "the name of a class of the partitions"),
     ("classes", "the number of classes"),
     ("default", "the tier of a key that has no other"),
-    ("kind", "what it is"),
     ("limit", "a whole number"),
     ("load_of", "the name of the leg whose load it depends on"),
     ("max_keys", "the most keys that are kept"),
-    ("name", "every leg needs one"),
     ("of", "the name of the partitions"),
     ("patience", "the admissions of others that a class lets pass"),
     (
@@ -200,7 +254,7 @@ const MEANINGS: [(&str, &str); 14] = [
     ("quota", "the rate, such as \"100/s burst 20\""),
 ];
 
-impl Error for SpecError {
+impl Error for ConfigError {
     fn custom<T: fmt::Display>(why: T) -> Self {
         // A mistake within a value that was read by itself keeps its path.
         let why = format!("{why:#}");
@@ -223,7 +277,8 @@ impl Error for SpecError {
     }
 
     fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
-        Self::unknown_key(given, &[allowed])
+        let allowed = allowed.join(", ");
+        Self::of_key(format!("key `{given}` is unknown here; allowed: {allowed}"))
     }
 
     fn missing_field(key: &'static str) -> Self {

@@ -1,8 +1,9 @@
 //! One leg as data: its kind, and when and how it applies.
 
-use super::text;
-use crate::file::{read_kind, write_kind};
+use super::{ConfigError, text};
+use crate::file::{Node, write_kind};
 use crate::kind::LegKind;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
 use tollgate::Inherit;
@@ -13,7 +14,7 @@ use tollgate::policy::conditional::LoadMetric;
 /// ```
 /// # use tollgate::Inherit;
 /// # use tollgate_config::{LegKind, LegSpec};
-/// let leg = LegSpec::new("tokens", LegKind::token_bucket("90000/min".parse()?))
+/// let leg = LegSpec::new("tokens", LegKind::TokenBucket { quota: "90000/min".parse()? })
 ///     .per("tokens")
 ///     .inherit(Inherit::Proportional)
 ///     .shadow();
@@ -52,10 +53,8 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 impl LegSpec {
     fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LegKind, D::Error> {
-        read_kind(
-            deserializer,
-            &["name", "kind", "per", "inherit", "shadow", "at_once", "when"],
-        )
+        let node = Node::deserialize(deserializer)?;
+        LegKind::read(node).map_err(D::Error::custom)
     }
 
     fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
@@ -96,13 +95,6 @@ impl LegSpec {
         Self { shadow, ..self }
     }
 
-    /// The same leg, not waited for.
-    #[must_use]
-    pub fn at_once(self) -> Self {
-        let at_once = true;
-        Self { at_once, ..self }
-    }
-
     /// The same leg, applying only when `when` says so.
     #[must_use]
     pub fn when(mut self, when: When) -> Self {
@@ -120,8 +112,8 @@ impl LegSpec {
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, When};
 /// let busy = When::above("slots", LoadMetric::Use, 0.8).below(0.5);
-/// let calls = LegSpec::new("calls", LegKind::token_bucket("1/s".parse()?)).when(busy);
-/// let slots = LegSpec::new("slots", LegKind::semaphore(10));
+/// let calls = LegSpec::new("calls", LegKind::TokenBucket { quota: "1/s".parse()? }).when(busy);
+/// let slots = LegSpec::new("slots", LegKind::Semaphore { limit: 10 });
 /// let policy = PolicySpec::new([calls, slots]).build(&ManualClock::new())?;
 /// let _held = policy.try_admit(9)?; // No rate while the slots are idle.
 /// assert!(policy.try_admit(1).is_ok());
@@ -146,14 +138,10 @@ pub struct When {
     #[serde(default, deserialize_with = "text::load", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<NumberOrText>"))]
     pub below: Option<f64>,
-    /// The span that rates and latencies are measured over.
-    #[serde(
-        default = "When::second",
-        with = "humantime_serde",
-        skip_serializing_if = "When::is_second"
-    )]
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
-    pub over: Duration,
+    /// The span that rates and latencies are measured over; `None` is [`OVER`](Self::OVER).
+    #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub over: Option<Duration>,
 }
 
 impl When {
@@ -167,7 +155,7 @@ impl When {
             metric,
             above,
             below: None,
-            over: Self::OVER,
+            over: None,
         }
     }
 
@@ -178,16 +166,29 @@ impl When {
         self
     }
 
+    /// Refuses numbers that no load could have.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let above = self.above;
+        if let Some(over) = self
+            .over
+            .filter(|over| over.is_zero() || *over > Duration::from_secs(24 * 3_600))
+        {
+            let over = humantime::format_duration(over);
+            return Err(ConfigError::given("over", over, "above zero to 24 hours"));
+        }
+        if !above.is_finite() || above < 0.0 {
+            return Err(ConfigError::given("above", above, "a number of at least 0"));
+        }
+        let below = self.below.unwrap_or_default();
+        if !(0.0..=above).contains(&below) {
+            let allowed = format_args!("0 to {above}, which is `above`,");
+            return Err(ConfigError::given("below", below, allowed));
+        }
+        Ok(())
+    }
+
     fn metric() -> LoadMetric {
         LoadMetric::Use
-    }
-
-    fn second() -> Duration {
-        Self::OVER
-    }
-
-    fn is_second(over: &Duration) -> bool {
-        *over == Self::OVER
     }
 }
 

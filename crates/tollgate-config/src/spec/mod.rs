@@ -1,6 +1,5 @@
 //! Policies as plain data, as a file or a program states them.
 
-mod check;
 mod error;
 mod leg;
 mod order;
@@ -8,9 +7,8 @@ mod partitions;
 mod set;
 mod text;
 
-pub(crate) use check::check_legs;
-pub(crate) use error::PathPart;
-pub use error::SpecError;
+pub use error::ConfigError;
+pub(crate) use error::named;
 #[cfg(feature = "schema")]
 pub(crate) use leg::NumberOrText;
 pub use leg::{LegSpec, When};
@@ -29,8 +27,8 @@ use tollgate::{Eviction, Order};
 /// # use tollgate::{Ask, LimiterExt, ManualClock};
 /// # use tollgate_config::{Format, LegKind, LegSpec, PolicySpec, parse};
 /// let spec = PolicySpec::new([
-///     LegSpec::new("requests", LegKind::token_bucket("100/s burst 2".parse()?)),
-///     LegSpec::new("in flight", LegKind::semaphore(1)),
+///     LegSpec::new("requests", LegKind::TokenBucket { quota: "100/s burst 2".parse()? }),
+///     LegSpec::new("in flight", LegKind::Semaphore { limit: 1 }),
 /// ]);
 /// let policy = spec.build(&ManualClock::new())?;
 /// let _held = policy.try_admit(Ask::one()).unwrap();
@@ -98,13 +96,8 @@ impl PolicySpec {
         self.legs.iter().find(|leg| leg.name == name)
     }
 
-    /// The leg of this name, to be changed.
-    pub fn leg_mut(&mut self, name: &str) -> Option<&mut LegSpec> {
-        self.legs.iter_mut().find(|leg| leg.name == name)
-    }
-
     /// Refuses other settings of the queue that cannot change, with this `fault`.
-    pub(crate) fn check_fixed(&self, before: &Self, fault: &str) -> Result<(), SpecError> {
+    pub(crate) fn check_fixed(&self, before: &Self, fault: &str) -> Result<(), ConfigError> {
         for (key, differs) in [
             ("order", self.order != before.order),
             ("eviction", self.eviction != before.eviction),
@@ -112,7 +105,7 @@ impl PolicySpec {
             ("work_time", self.work_time != before.work_time),
         ] {
             if differs {
-                return Err(SpecError::new(key, fault));
+                return Err(ConfigError::new(key, fault));
             }
         }
         Ok(())

@@ -1,75 +1,61 @@
 //! The order of a queue, in a file: a table with a kind.
 
-use crate::file::{read_kind, write_kind};
-use serde::de::{Error, Unexpected};
+use super::ConfigError;
+use crate::file::{Node, read_kind};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::json;
+use std::num::NonZeroU32;
 use tollgate::Order;
 
 /// An order and its numbers.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[cfg_attr(
     feature = "schema",
     derive(schemars::JsonSchema),
     schemars(rename = "Order", tag = "kind")
 )]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum OrderSpec {
-    Fifo,
-    Lifo,
-    Priority {
-        classes: Within<32>,
-        patience: Within<{ u32::MAX }>,
-    },
-    RoundRobin,
-    Shares {
-        weights: Vec<Within<{ u32::MAX }>>,
-    },
+    Fifo {},
+    Lifo {},
+    Priority { classes: u64, patience: NonZeroU32 },
+    RoundRobin {},
+    Shares { weights: Vec<NonZeroU32> },
 }
 
-/// A number from one on.
-#[derive(Clone, Copy, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
-pub(crate) struct Within<const MOST: u32>(u32);
-
-impl<'de, const MOST: u32> Deserialize<'de> for Within<MOST> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let given = u64::deserialize(deserializer)?;
-        match u32::try_from(given) {
-            Ok(number) if (1..=MOST).contains(&number) => Ok(Self(number)),
-            _ => {
-                let allowed = format!("a whole number of 1 to {MOST}");
-                Err(D::Error::invalid_value(Unexpected::Unsigned(given), &allowed.as_str()))
+impl OrderSpec {
+    fn order(self) -> Result<Order, ConfigError> {
+        Ok(match self {
+            Self::Fifo {} => Order::Fifo,
+            Self::Lifo {} => Order::Lifo,
+            Self::Priority { classes, patience } => {
+                if !(1..=32).contains(&classes) {
+                    return Err(ConfigError::given("classes", classes, "a whole number of 1 to 32"));
+                }
+                let (classes, patience) = (classes as u8, patience.get());
+                Order::Priority { classes, patience }
             }
-        }
+            Self::RoundRobin {} => Order::RoundRobin,
+            Self::Shares { weights } => Order::Shares(weights.into_iter().map(NonZeroU32::get).collect()),
+        })
     }
 }
 
 pub(crate) fn serialize<S: Serializer>(order: &Order, serializer: S) -> Result<S::Ok, S::Error> {
-    let spec = match order {
-        Order::Lifo => OrderSpec::Lifo,
-        Order::Priority { classes, patience } => OrderSpec::Priority {
-            classes: Within((*classes).into()),
-            patience: Within(*patience),
-        },
-        Order::RoundRobin => OrderSpec::RoundRobin,
-        Order::Shares(weights) => OrderSpec::Shares {
-            weights: weights.iter().copied().map(Within).collect(),
-        },
-        _ => OrderSpec::Fifo,
+    let table = match order {
+        Order::Lifo => json!({ "kind": "lifo" }),
+        Order::Priority { classes, patience } => {
+            json!({ "kind": "priority", "classes": classes, "patience": patience })
+        }
+        Order::RoundRobin => json!({ "kind": "round-robin" }),
+        Order::Shares(weights) => json!({ "kind": "shares", "weights": weights }),
+        _ => json!({ "kind": "fifo" }),
     };
-    write_kind(&spec, serializer)
+    table.serialize(serializer)
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Order, D::Error> {
-    Ok(match read_kind(deserializer, &["kind"])? {
-        OrderSpec::Fifo => Order::Fifo,
-        OrderSpec::Lifo => Order::Lifo,
-        OrderSpec::Priority { classes, patience } => Order::Priority {
-            classes: classes.0 as u8,
-            patience: patience.0,
-        },
-        OrderSpec::RoundRobin => Order::RoundRobin,
-        OrderSpec::Shares { weights } => Order::Shares(weights.into_iter().map(|weight| weight.0).collect()),
-    })
+    let read = read_kind(Node::deserialize(deserializer)?, "kind, ");
+    read.and_then(OrderSpec::order).map_err(D::Error::custom)
 }

@@ -1,6 +1,6 @@
 //! Partitions as data: one limit on how many run at once, which several policies share.
 
-use super::SpecError;
+use super::ConfigError;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,8 @@ use tollgate::policy::{Partitions, PartitionsError};
 ///
 /// ```
 /// # use tollgate_config::PartitionsSpec;
-/// let spec = PartitionsSpec::lent(10, ["live", "batch"]);
+/// let lent = Some(["live", "batch"].map(String::from).into());
+/// let spec = PartitionsSpec { limit: 10, lent, ..PartitionsSpec::default() };
 /// assert_eq!(spec.classes().collect::<Vec<_>>(), ["batch", "live"]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -32,61 +33,29 @@ pub struct PartitionsSpec {
 }
 
 fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeSet<String>>, D::Error> {
-    let (given, mut classes) = (Vec::<String>::deserialize(deserializer)?, BTreeSet::new());
-    for class in given {
+    let mut classes = BTreeSet::new();
+    for class in Vec::<String>::deserialize(deserializer)? {
         if let Some(twice) = classes.replace(class) {
-            return Err(D::Error::custom(format_args!(
-                "`{twice}` was given twice, and each class once is allowed"
-            )));
+            let fault = format!("`{twice}` was given twice, and each class once is allowed");
+            return Err(D::Error::custom(fault));
         }
     }
     Ok(Some(classes))
 }
 
+fn parts_of(parts: &BTreeMap<String, f64>) -> Vec<(&str, f64)> {
+    parts.iter().map(|(class, part)| (&**class, *part)).collect()
+}
+
 impl PartitionsSpec {
-    /// Each class has a part for itself.
-    pub fn guaranteed<S: Into<String>>(limit: usize, parts: impl IntoIterator<Item = (S, f64)>) -> Self {
-        let parts = parts.into_iter().map(|(class, part)| (class.into(), part));
-        Self {
-            limit,
-            guaranteed: Some(parts.collect()),
-            ..Self::default()
-        }
-    }
-
-    /// Each class may take all that is free.
-    pub fn lent<S: Into<String>>(limit: usize, classes: impl IntoIterator<Item = S>) -> Self {
-        Self {
-            limit,
-            lent: Some(classes.into_iter().map(Into::into).collect()),
-            ..Self::default()
-        }
-    }
-
-    /// Each class is admitted while all hold less than its part.
-    pub fn levels<S: Into<String>>(limit: usize, parts: impl IntoIterator<Item = (S, f64)>) -> Self {
-        let Self { guaranteed, .. } = Self::guaranteed(limit, parts);
-        Self {
-            limit,
-            levels: guaranteed,
-            ..Self::default()
-        }
-    }
-
     /// The ways to share that are given: the key of each, and its classes in the order of their names, with their parts.
-    fn ways<'a>(&'a self) -> impl Iterator<Item = (&'static str, Vec<(&'a str, f64)>)> {
-        let parts = |parts: &'a BTreeMap<String, f64>| parts.iter().map(|(class, part)| (&**class, *part)).collect();
+    fn ways(&self) -> impl Iterator<Item = (&'static str, Vec<(&str, f64)>)> {
         let lent = self.lent.as_ref();
-        [
-            ("guaranteed", self.guaranteed.as_ref().map(parts)),
-            (
-                "lent",
-                lent.map(|classes| classes.iter().map(|class| (&**class, 0.0)).collect()),
-            ),
-            ("levels", self.levels.as_ref().map(parts)),
-        ]
-        .into_iter()
-        .filter_map(|(key, parts)| Some((key, parts?)))
+        let lent = lent.map(|classes| classes.iter().map(|class| (&**class, 0.0)).collect());
+        let guaranteed = self.guaranteed.as_ref().map(parts_of);
+        let levels = self.levels.as_ref().map(parts_of);
+        let ways = [("guaranteed", guaranteed), ("lent", lent), ("levels", levels)];
+        ways.into_iter().filter_map(|(key, parts)| Some((key, parts?)))
     }
 
     /// The way to share, of partitions that have been checked.
@@ -105,39 +74,36 @@ impl PartitionsSpec {
     }
 
     /// Builds the partitions. The classes have the numbers of their names in order.
-    pub(crate) fn build(&self) -> Result<Partitions, SpecError> {
+    pub(crate) fn build(&self) -> Result<Partitions, ConfigError> {
         const WAYS: &str = "guaranteed, lent and levels";
-        let mut ways = self.ways().map(|(key, _)| key);
-        let Some(key) = ways.next() else {
-            return Err(SpecError::whole(format!("one of the keys {WAYS} is missing")));
-        };
-        if let Some(second) = ways.next() {
+        let (key, parts) = (self.way().0, self.parts());
+        if let Some((second, _)) = self.ways().nth(1) {
             let fault = format!("`{key}` was given as well, and one of {WAYS} is allowed");
-            return Err(SpecError::new(second, fault));
+            return Err(ConfigError::new(second, fault));
         }
-        let parts = self.parts();
         let built = match key {
             "guaranteed" => Partitions::guaranteed(self.limit, &parts),
             "lent" => Partitions::lent(self.limit, parts.len()),
-            _ => Partitions::levels(self.limit, &parts),
+            "levels" => Partitions::levels(self.limit, &parts),
+            _ => return Err(ConfigError::whole(format!("one of the keys {WAYS} is missing"))),
         };
         built.map_err(|error| match error {
             PartitionsError::Part { class, given } => {
                 let class = self.classes().nth(class).unwrap_or_default();
-                SpecError::given(class, given, "0 to 1").within(key)
+                ConfigError::given(class, given, "0 to 1").within(key)
             }
-            error => SpecError::new(key, error.to_string()),
+            error => ConfigError::new(key, error.to_string()),
         })
     }
 
     /// Refuses what stays as partitions were built.
-    pub(crate) fn check_next(&self, before: &Self) -> Result<(), SpecError> {
+    pub(crate) fn check_next(&self, before: &Self) -> Result<(), ConfigError> {
         let ((key, _), (known, _)) = (self.way(), before.way());
         if key == known && self.classes().eq(before.classes()) {
             return Ok(());
         }
         let classes = before.classes().collect::<Vec<_>>().join(", ");
         let fault = format!("the classes stay, which share what is held: {known} of {classes}");
-        Err(SpecError::new(key, fault))
+        Err(ConfigError::new(key, fault))
     }
 }

@@ -1,7 +1,9 @@
 //! The policies of a service as data: named ones, and maps with a policy for each key.
 
-use super::{PartitionsSpec, PolicySpec};
+use super::{ConfigError, PartitionsSpec, PolicySpec, STAYS, named};
 use crate::file::{Node, Reader};
+use crate::kind::Around;
+use crate::live::build_legs;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,8 +13,8 @@ use std::collections::BTreeMap;
 /// [`build`](Self::build) makes a [`PolicySet`](crate::PolicySet).
 ///
 /// ```
-/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
-/// let in_flight = |limit| PolicySpec::new([LegSpec::new("in flight", LegKind::semaphore(limit))]);
+/// # use tollgate_config::{ConfigFile, KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
+/// let in_flight = |limit| PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit })]);
 /// let mut spec = PolicySetSpec::default();
 /// spec.policies.insert("global".into(), in_flight(100));
 /// let mut tenants = KeyedSpec::new(10_000, "free", in_flight(2));
@@ -28,7 +30,7 @@ use std::collections::BTreeMap;
 /// spec.keyed.get_mut("tenant").unwrap().keys.insert("acme".into(), "gold".into());
 /// let error = spec.check().unwrap_err();
 /// assert_eq!(error.to_string(), "keyed.tenant.keys.acme: `gold` is no tier, and there are: free, paid");
-/// # Ok::<(), tollgate_config::SpecError>(())
+/// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -51,7 +53,7 @@ pub struct PolicySetSpec {
 ///
 /// ```
 /// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySpec};
-/// let free = PolicySpec::new([LegSpec::new("requests", LegKind::token_bucket("60/min".parse()?))]);
+/// let free = PolicySpec::new([LegSpec::new("requests", LegKind::TokenBucket { quota: "60/min".parse()? })]);
 /// let tenants = KeyedSpec::new(10_000, "free", free.clone());
 /// assert_eq!((tenants.max_keys, tenants.policy_of("acme")), (10_000, Some(&free)));
 /// # Ok::<(), tollgate::QuotaError>(())
@@ -104,15 +106,12 @@ impl From<PolicySpec> for KeyTier {
 impl<'de> Deserialize<'de> for KeyTier {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let node = Node::deserialize(deserializer)?;
-        match &node {
+        let read = match &node {
             Node::Text(name) => Ok(name.as_str().into()),
-            Node::Table(_) => PolicySpec::deserialize(Reader::new(&node))
-                .map(Self::Own)
-                .map_err(Error::custom),
-            _ => Err(Error::custom(
-                Reader::new(&node).refuse("the name of a tier or a table with a policy"),
-            )),
-        }
+            Node::Table(_) => PolicySpec::deserialize(Reader(&node)).map(Self::Own),
+            _ => Err(Reader(&node).refuse("the name of a tier or a table with a policy")),
+        };
+        read.map_err(Error::custom)
     }
 }
 
@@ -128,12 +127,44 @@ impl KeyedSpec {
         }
     }
 
-    /// The policy of `key`; `None` when its tier does not exist, which [`check`](PolicySetSpec::check) refuses.
+    /// The policy of `key`; `None` when its tier does not exist, which [`check`](crate::ConfigFile::check) refuses.
     pub fn policy_of(&self, key: &str) -> Option<&PolicySpec> {
         match self.keys.get(key) {
             Some(KeyTier::Own(policy)) => Some(policy),
             Some(KeyTier::Named(tier)) => self.tiers.get(tier),
             None => self.tiers.get(&self.default),
         }
+    }
+
+    /// Refuses tiers that do not exist, queues that differ, what stays as the map `before` was built, and policies that do not build.
+    pub(crate) fn check(&self, before: Option<&Self>, around: &Around) -> Result<(), ConfigError> {
+        if self.max_keys == 0 {
+            return Err(ConfigError::given("max_keys", 0, "at least 1"));
+        }
+        let stays = before.filter(|before| before.max_keys != self.max_keys);
+        if stays.is_some() {
+            return Err(ConfigError::new("max_keys", STAYS));
+        }
+        let tier = |key: &str, tier| named(&self.tiers, tier, "tier").map_err(|error| error.within(key));
+        let name = &self.default;
+        let default = tier("default", name)?;
+        let differs = format!("it differs from that of tier `{name}`, and a key keeps its queue");
+        // All policies of a map have these settings in common.
+        let before = before.and_then(|before| before.tiers.get(&before.default));
+        let check = |policy: &PolicySpec| {
+            before.map_or(Ok(()), |before| policy.check_fixed(before, STAYS))?;
+            policy.check_fixed(default, &differs)?;
+            build_legs(policy, &[], around).map(drop)
+        };
+        for (name, policy) in &self.tiers {
+            check(policy).map_err(|error| error.below(["tier", name]))?;
+        }
+        for (key, of) in &self.keys {
+            match of {
+                KeyTier::Named(name) => tier(key, name).map(drop).map_err(|error| error.within("keys")),
+                KeyTier::Own(policy) => check(policy).map_err(|error| error.below(["keys", key])),
+            }?;
+        }
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ fn accept<'de, D: Deserializer<'de>, T>(
     accept: impl Fn(&Node) -> Option<T>,
 ) -> Result<T, D::Error> {
     let node = Node::deserialize(deserializer)?;
-    accept(&node).ok_or_else(|| D::Error::custom(Reader::new(&node).refuse(allowed)))
+    accept(&node).ok_or_else(|| D::Error::custom(Reader(&node).refuse(allowed)))
 }
 
 /// `#[serde(with = "limit")]`: a number, or `"unlimited"` for the largest one.

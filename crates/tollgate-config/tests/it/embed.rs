@@ -48,7 +48,9 @@ fn a_policy_stands_in_a_foreign_configuration() {
         assert_eq!(spec.legs[0].inherit, Inherit::Proportional);
         assert_eq!(
             spec.legs[0].kind,
-            LegKind::token_bucket("6000/min burst 200".parse().unwrap())
+            LegKind::TokenBucket {
+                quota: "6000/min burst 200".parse().unwrap()
+            }
         );
         let policy = spec.build(&ManualClock::new()).unwrap();
         assert!(policy.try_admit(200).is_ok() && policy.try_admit(1).is_err());

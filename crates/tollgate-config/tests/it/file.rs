@@ -64,8 +64,20 @@ const FULL_JSON: &str = r#"{
 fn full() -> PolicySpec {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     let mut spec = PolicySpec::new([
-        LegSpec::new("requests", LegKind::token_bucket(quota("3000/min burst 100"))).inherit(Inherit::Proportional),
-        LegSpec::new("tokens", LegKind::token_bucket(quota("90000/min"))).per("tokens"),
+        LegSpec::new(
+            "requests",
+            LegKind::TokenBucket {
+                quota: quota("3000/min burst 100"),
+            },
+        )
+        .inherit(Inherit::Proportional),
+        LegSpec::new(
+            "tokens",
+            LegKind::TokenBucket {
+                quota: quota("90000/min"),
+            },
+        )
+        .per("tokens"),
         LegSpec::new(
             "bursts",
             LegKind::SlidingWindow {
@@ -75,7 +87,7 @@ fn full() -> PolicySpec {
             },
         )
         .inherit(Inherit::Proportional),
-        LegSpec::new("in flight", LegKind::semaphore(24)),
+        LegSpec::new("in flight", LegKind::Semaphore { limit: 24 }),
         LegSpec::new(
             "batch",
             LegKind::LeakyBucket {
@@ -650,7 +662,10 @@ fn a_sliding_log_admits_its_whole_limit_wherever_it_is_built() {
     let specs = [
         PolicySpec::new([LegSpec::new(
             "log",
-            LegKind::sliding_log(LIMIT, Duration::from_secs(3_600)),
+            LegKind::SlidingLog {
+                limit: LIMIT,
+                window: Duration::from_secs(3_600),
+            },
         )]),
         parse::<PolicySpec>(file, Format::Toml).unwrap(),
     ];

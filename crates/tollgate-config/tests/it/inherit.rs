@@ -93,7 +93,7 @@ fn rows() -> Vec<(LegKind, LegKind)> {
         period: secs(3_600),
         cold_factor: 3,
     };
-    let bucket = |text| LegKind::token_bucket(quota(text));
+    let bucket = |text| LegKind::TokenBucket { quota: quota(text) };
     let mut rows = vec![
         (bucket("1/h burst 20"), bucket("2/h burst 12")),
         (bucket("2/h burst 12"), bucket("1/h burst 20")),
@@ -107,12 +107,26 @@ fn rows() -> Vec<(LegKind, LegKind)> {
     ];
     for (from, to) in [(20, 12), (12, 20)] {
         let window = secs(50);
-        rows.push((LegKind::fixed_window(from, window), LegKind::fixed_window(to, window)));
         rows.push((
-            LegKind::sliding_window(from, window),
-            LegKind::sliding_window(to, window),
+            LegKind::FixedWindow { limit: from, window },
+            LegKind::FixedWindow { limit: to, window },
         ));
-        rows.push((LegKind::sliding_log(from, window), LegKind::sliding_log(to, window)));
+        rows.push((
+            LegKind::SlidingWindow {
+                limit: from,
+                window,
+                segments: 64,
+            },
+            LegKind::SlidingWindow {
+                limit: to,
+                window,
+                segments: 64,
+            },
+        ));
+        rows.push((
+            LegKind::SlidingLog { limit: from, window },
+            LegKind::SlidingLog { limit: to, window },
+        ));
     }
     rows
 }
@@ -180,7 +194,9 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
     const RELOADS: u64 = 250;
     for inherit in RULES {
         let leg = |burst: u64| {
-            let rule = LegKind::token_bucket(quota(&format!("zero burst {burst}")));
+            let rule = LegKind::TokenBucket {
+                quota: quota(&format!("zero burst {burst}")),
+            };
             PolicySpec::new([LegSpec::new("budget", rule).inherit(inherit)])
         };
         let (small, large) = (40, 100);
@@ -238,7 +254,7 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
 #[test]
 fn versions_that_are_handed_in_at_once_come_one_after_the_other() {
     const EACH: usize = 200;
-    let leg = |limit| PolicySpec::new([LegSpec::new("permits", LegKind::semaphore(limit))]);
+    let leg = |limit| PolicySpec::new([LegSpec::new("permits", LegKind::Semaphore { limit })]);
     let policy = leg(1).build(&Clock::real()).unwrap();
     let threads: Vec<_> = (0..2)
         .map(|thread| {

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, BoxLimiter, Clock, Cost, LimiterExt, ManualClock, Quota, Reason, Semaphore, TokenBucket};
 use tollgate_config::{
-    ConfigError, CustomKind, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, SpecError,
-    When,
+    ConfigError, ConfigFile, Format, Kinds, LastGood, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload, When,
 };
 
 /// Gives its units away once.
@@ -19,7 +18,7 @@ struct Budget {
     currency: String,
 }
 
-fn budget(numbers: Budget, clock: &Clock) -> Result<BoxLimiter, SpecError> {
+fn budget(numbers: Budget, clock: &Clock) -> Result<BoxLimiter, ConfigError> {
     match numbers.units % 2 {
         0 => {
             let name = if numbers.currency.is_empty() {
@@ -30,7 +29,7 @@ fn budget(numbers: Budget, clock: &Clock) -> Result<BoxLimiter, SpecError> {
             let bucket = TokenBucket::new(Quota::zero().burst(numbers.units)).on(clock);
             Ok(bucket.named(name).boxed())
         }
-        _ => Err(SpecError::new(
+        _ => Err(ConfigError::new(
             "units",
             "an odd number was given, and an even one is allowed",
         )),
@@ -141,15 +140,15 @@ fn a_file_names_a_limiter_that_the_program_holds() {
     let held = Arc::clone(&gpus);
     let kinds = Kinds::new()
         .with("held", move |_: serde_json::Value, _: &Clock| {
-            Ok::<_, SpecError>(Arc::clone(&held).boxed())
+            Ok::<_, ConfigError>(Arc::clone(&held).boxed())
         })
         .with("elsewhere", |_: serde_json::Value, _: &Clock| {
             let bucket = TokenBucket::new(Quota::per_second(1)).on(&ManualClock::new());
-            Ok::<_, SpecError>(bucket.boxed())
+            Ok::<_, ConfigError>(bucket.boxed())
         });
     let leg = |name: &str, kind: &str| {
-        let numbers = serde_json::json!({ "n": name });
-        LegSpec::new(name, LegKind::Custom(CustomKind::new(kind, numbers).unwrap()))
+        let (kind, numbers) = (kind.into(), [("n".into(), name.into())].into_iter().collect());
+        LegSpec::new(name, LegKind::Custom { kind, numbers })
     };
     let policy = PolicySpec::new([leg("gpus", "held")])
         .build_with(&clock, &kinds)
@@ -162,7 +161,7 @@ fn a_file_names_a_limiter_that_the_program_holds() {
         drop((waited.unwrap(), permit));
     });
     policy
-        .apply(PolicySpec::new([LegSpec::new("x", LegKind::semaphore(9))]))
+        .apply(PolicySpec::new([LegSpec::new("x", LegKind::Semaphore { limit: 9 })]))
         .unwrap();
     assert!(gpus.try_acquire_many(2).is_ok());
     let twice = PolicySpec::new([leg("one", "held"), leg("two", "held")]);
@@ -183,8 +182,13 @@ fn a_file_names_a_limiter_that_the_program_holds() {
 #[test]
 fn the_use_of_a_leg_without_numbers_is_refused() {
     let mut spec = PolicySpec::new([
-        LegSpec::new("throttle", LegKind::semaphore(0)).when(When::above("open", LoadMetric::Use, 0.5)),
-        LegSpec::new("open", LegKind::token_bucket(Quota::unlimited())),
+        LegSpec::new("throttle", LegKind::Semaphore { limit: 0 }).when(When::above("open", LoadMetric::Use, 0.5)),
+        LegSpec::new(
+            "open",
+            LegKind::TokenBucket {
+                quota: Quota::unlimited(),
+            },
+        ),
     ]);
     let error = spec.check().unwrap_err();
     assert_eq!(error.key(), "metric");

@@ -9,8 +9,13 @@ use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec, Re
 
 fn spec(name: &str, limit: usize, rate: &str) -> PolicySpec {
     PolicySpec::new([
-        LegSpec::new("rate", LegKind::token_bucket(rate.parse().unwrap())),
-        LegSpec::new(name, LegKind::semaphore(limit)),
+        LegSpec::new(
+            "rate",
+            LegKind::TokenBucket {
+                quota: rate.parse().unwrap(),
+            },
+        ),
+        LegSpec::new(name, LegKind::Semaphore { limit }),
     ])
 }
 
@@ -62,15 +67,15 @@ fn ten_thousand_waiters_keep_their_order_through_a_version() {
 fn a_place_at_a_leg_that_is_gone_is_given_up() {
     use std::sync::Arc;
     use tollgate::{Clock, Semaphore};
-    use tollgate_config::{CustomKind, Kinds, SpecError};
+    use tollgate_config::{ConfigError, Kinds};
     let clock = ManualClock::new();
     let shared = Arc::new(Semaphore::new(1));
     let known = Arc::clone(&shared);
     let kinds = Kinds::new().with("shared", move |_: serde_json::Value, _: &Clock| {
-        Ok::<_, SpecError>(Arc::clone(&known).boxed())
+        Ok::<_, ConfigError>(Arc::clone(&known).boxed())
     });
-    let numbers = serde_json::json!({});
-    let at_shared = LegSpec::new("shared", LegKind::Custom(CustomKind::new("shared", numbers).unwrap()));
+    let (kind, numbers) = ("shared".into(), serde_json::Map::new());
+    let at_shared = LegSpec::new("shared", LegKind::Custom { kind, numbers });
     let policy = PolicySpec::new([at_shared]).build_with(&clock, &kinds).unwrap();
     let held = shared.try_acquire().unwrap();
     let mut first = pin!(policy.admit(1));
@@ -79,7 +84,7 @@ fn a_place_at_a_leg_that_is_gone_is_given_up() {
     assert!(first.as_mut().poll(&mut context).is_pending());
     assert!(second.as_mut().poll(&mut context).is_pending());
     policy
-        .apply(PolicySpec::new([LegSpec::new("own", LegKind::semaphore(0))]))
+        .apply(PolicySpec::new([LegSpec::new("own", LegKind::Semaphore { limit: 0 })]))
         .unwrap();
     drop(held);
     let Poll::Ready(permit) = second.as_mut().poll(&mut context) else {
@@ -88,7 +93,7 @@ fn a_place_at_a_leg_that_is_gone_is_given_up() {
     drop(permit);
     assert!(first.as_mut().poll(&mut context).is_pending());
     policy
-        .apply(PolicySpec::new([LegSpec::new("own", LegKind::semaphore(1))]))
+        .apply(PolicySpec::new([LegSpec::new("own", LegKind::Semaphore { limit: 1 })]))
         .unwrap();
     assert!(first.as_mut().poll(&mut context).is_ready());
 }
@@ -100,17 +105,24 @@ fn memory_returns_to_where_it_was() {
     let versions = [
         spec("a", 4, "10/s"),
         PolicySpec::new([
-            LegSpec::new("rate", LegKind::token_bucket("20/s".parse().unwrap()))
-                .when(When::above("b", LoadMetric::Use, 0.5).below(0.2)),
-            LegSpec::new("b", LegKind::semaphore(4)),
+            LegSpec::new(
+                "rate",
+                LegKind::TokenBucket {
+                    quota: "20/s".parse().unwrap(),
+                },
+            )
+            .when(When::above("b", LoadMetric::Use, 0.5).below(0.2)),
+            LegSpec::new("b", LegKind::Semaphore { limit: 4 }),
         ]),
         PolicySpec::new([
-            LegSpec::new("rate", LegKind::token_bucket("30/s".parse().unwrap())).when(When::above(
-                "b",
-                LoadMetric::Latency,
-                0.5,
-            )),
-            LegSpec::new("b", LegKind::semaphore(5)),
+            LegSpec::new(
+                "rate",
+                LegKind::TokenBucket {
+                    quota: "30/s".parse().unwrap(),
+                },
+            )
+            .when(When::above("b", LoadMetric::Latency, 0.5)),
+            LegSpec::new("b", LegKind::Semaphore { limit: 5 }),
         ]),
     ];
     let policy = versions[0].build(&clock).unwrap();
@@ -137,7 +149,9 @@ fn a_version_changes_each_of_a_thousand_live_keys() {
     let tiers = |burst: u64| {
         let leg = LegSpec::new(
             "requests",
-            LegKind::token_bucket(format!("zero burst {burst}").parse().unwrap()),
+            LegKind::TokenBucket {
+                quota: format!("zero burst {burst}").parse().unwrap(),
+            },
         );
         let mut spec = PolicySetSpec::default();
         spec.keyed

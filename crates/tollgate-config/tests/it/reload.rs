@@ -16,11 +16,11 @@ fn quota(text: &str) -> Quota {
 }
 
 fn bucket(name: &str, text: &str) -> LegSpec {
-    LegSpec::new(name, LegKind::token_bucket(quota(text)))
+    LegSpec::new(name, LegKind::TokenBucket { quota: quota(text) })
 }
 
 fn semaphore(name: &str, limit: usize) -> LegSpec {
-    LegSpec::new(name, LegKind::semaphore(limit))
+    LegSpec::new(name, LegKind::Semaphore { limit })
 }
 
 fn apply(policy: &ReloadablePolicy, spec: PolicySpec) -> String {
@@ -43,9 +43,28 @@ fn unchanged_legs_keep_their_state() {
     let legs = |changed: LegSpec| {
         PolicySpec::new([
             bucket("bucket", "1/h burst 100"),
-            LegSpec::new("window", LegKind::sliding_window(100, secs(3_600))),
-            LegSpec::new("fixed", LegKind::fixed_window(100, secs(3_600))),
-            LegSpec::new("log", LegKind::sliding_log(100, secs(3_600))),
+            LegSpec::new(
+                "window",
+                LegKind::SlidingWindow {
+                    limit: 100,
+                    window: secs(3_600),
+                    segments: 64,
+                },
+            ),
+            LegSpec::new(
+                "fixed",
+                LegKind::FixedWindow {
+                    limit: 100,
+                    window: secs(3_600),
+                },
+            ),
+            LegSpec::new(
+                "log",
+                LegKind::SlidingLog {
+                    limit: 100,
+                    window: secs(3_600),
+                },
+            ),
             semaphore("permits", 100),
             changed,
         ])
@@ -71,8 +90,10 @@ fn every_number_of_every_kind_can_change() {
     let clock = ManualClock::new();
     let rows: [(LegKind, LegKind); 7] = [
         (
-            LegKind::token_bucket(quota("1/s")),
-            LegKind::token_bucket(quota("9/s burst 4")),
+            LegKind::TokenBucket { quota: quota("1/s") },
+            LegKind::TokenBucket {
+                quota: quota("9/s burst 4"),
+            },
         ),
         (
             LegKind::LeakyBucket {
@@ -96,10 +117,39 @@ fn every_number_of_every_kind_can_change() {
                 cold_factor: 3,
             },
         ),
-        (LegKind::fixed_window(1, secs(1)), LegKind::fixed_window(9, secs(5))),
-        (LegKind::sliding_window(1, secs(5)), LegKind::sliding_window(9, secs(1))),
-        (LegKind::sliding_log(1, secs(5)), LegKind::sliding_log(9, secs(1))),
-        (LegKind::semaphore(1), LegKind::semaphore(9)),
+        (
+            LegKind::FixedWindow {
+                limit: 1,
+                window: secs(1),
+            },
+            LegKind::FixedWindow {
+                limit: 9,
+                window: secs(5),
+            },
+        ),
+        (
+            LegKind::SlidingWindow {
+                limit: 1,
+                window: secs(5),
+                segments: 64,
+            },
+            LegKind::SlidingWindow {
+                limit: 9,
+                window: secs(1),
+                segments: 64,
+            },
+        ),
+        (
+            LegKind::SlidingLog {
+                limit: 1,
+                window: secs(5),
+            },
+            LegKind::SlidingLog {
+                limit: 9,
+                window: secs(1),
+            },
+        ),
+        (LegKind::Semaphore { limit: 1 }, LegKind::Semaphore { limit: 9 }),
     ];
     for (from, to) in rows {
         let spec = |rule: &LegKind| PolicySpec::new([LegSpec::new("leg", rule.clone())]);
@@ -160,7 +210,9 @@ fn a_bad_version_changes_nothing() {
     let policy = spec.build(&clock).unwrap();
     policy.try_admit(Ask::one()).unwrap().forget();
     let mut bad = spec.clone();
-    bad.legs[0].kind = LegKind::token_bucket(quota("zero burst 50"));
+    bad.legs[0].kind = LegKind::TokenBucket {
+        quota: quota("zero burst 50"),
+    };
     bad.legs[1].name = "a".into();
     bad.max_queue = Some(0);
     let error = policy.apply(bad).unwrap_err();
@@ -437,11 +489,11 @@ fn a_source_is_followed_and_its_mistakes_are_reported() {
 #[test]
 fn a_permit_from_before_the_trigger_wakes_its_waiter() {
     let clock = ManualClock::new();
-    let mut spec = PolicySpec::new([LegSpec::new("permits", LegKind::semaphore(10))]);
+    let mut spec = PolicySpec::new([LegSpec::new("permits", LegKind::Semaphore { limit: 10 })]);
     let policy = spec.build(&clock).unwrap();
     let mut held: Vec<_> = (0..9).map(|_| policy.try_admit(1).unwrap()).collect();
     let when = When::above("permits", LoadMetric::Use, 0.8);
-    let throttle = LegSpec::new("throttle", LegKind::token_bucket(Quota::zero())).when(when);
+    let throttle = LegSpec::new("throttle", LegKind::TokenBucket { quota: Quota::zero() }).when(when);
     spec.legs.insert(0, throttle);
     policy.apply(spec).unwrap();
     let woken = Arc::new(Woken::default());

@@ -9,16 +9,21 @@ use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Semaphore};
 use tollgate_config::{
-    CustomKind, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
-    PolicySetSpec, PolicySpec, ReloadEvent, ReloadablePolicy, SpecError, When, parse,
+    ConfigError, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
+    PolicySetSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, When, parse,
 };
 
 fn bucket(name: &str, quota: &str) -> LegSpec {
-    LegSpec::new(name, LegKind::token_bucket(quota.parse().unwrap()))
+    LegSpec::new(
+        name,
+        LegKind::TokenBucket {
+            quota: quota.parse().unwrap(),
+        },
+    )
 }
 
 fn semaphore(name: &str, limit: usize) -> LegSpec {
-    LegSpec::new(name, LegKind::semaphore(limit))
+    LegSpec::new(name, LegKind::Semaphore { limit })
 }
 
 fn policy(legs: impl IntoIterator<Item = LegSpec>) -> PolicySpec {
@@ -294,15 +299,32 @@ fn parsed(text: &str) -> PolicySetSpec {
 
 #[test]
 fn partitions_read_as_they_are_written() {
+    let parts = |a, b| BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]);
+    let limit = PartitionsSpec {
+        limit: 10,
+        ..PartitionsSpec::default()
+    };
     let rows = [
         (
             "guaranteed = { a = 0.3, b = 0.7 }",
-            PartitionsSpec::guaranteed(10, [("a", 0.3), ("b", 0.7)]),
+            PartitionsSpec {
+                guaranteed: Some(parts(0.3, 0.7)),
+                ..limit.clone()
+            },
         ),
-        ("lent = ['b', 'a']", PartitionsSpec::lent(10, ["a", "b"])),
+        (
+            "lent = ['b', 'a']",
+            PartitionsSpec {
+                lent: Some(["a", "b"].map(String::from).into()),
+                ..limit.clone()
+            },
+        ),
         (
             "levels = { b = 0.25, a = 1 }",
-            PartitionsSpec::levels(10, [("a", 1.0), ("b", 0.25)]),
+            PartitionsSpec {
+                levels: Some(parts(1.0, 0.25)),
+                ..limit.clone()
+            },
         ),
     ];
     for (text, sharing) in rows {
@@ -310,7 +332,13 @@ fn partitions_read_as_they_are_written() {
         let leg = "leg = [{ name = 'x', kind = 'partition', of = 'gpus', class = 'a' }]";
         let mut spec = PolicySetSpec::default();
         spec.partitions.insert("gpus".into(), sharing);
-        let leg_of = LegSpec::new("x", LegKind::partition("gpus", "a"));
+        let leg_of = LegSpec::new(
+            "x",
+            LegKind::Partition {
+                of: "gpus".into(),
+                class: "a".into(),
+            },
+        );
         spec.policies.insert("one".into(), policy([leg_of]));
         assert_eq!(parsed(&format!("{text}\n[policy.one]\n{leg}")), spec);
     }
@@ -641,16 +669,14 @@ fn kinds() -> Kinds {
         "even",
         |numbers: BTreeMap<String, usize>, _: &Clock| match numbers["number"] {
             n if n % 2 == 0 => Ok(Semaphore::new(n).boxed()),
-            _ => Err(SpecError::new("number", "it is odd")),
+            _ => Err(ConfigError::new("number", "it is odd")),
         },
     )
 }
 
 fn even(n: usize) -> PolicySpec {
-    policy([LegSpec::new(
-        "even",
-        LegKind::Custom(CustomKind::new("even", BTreeMap::from([("number", n)])).unwrap()),
-    )])
+    let (kind, numbers) = ("even".into(), [("number".into(), n.into())].into_iter().collect());
+    policy([LegSpec::new("even", LegKind::Custom { kind, numbers })])
 }
 
 /// Given a version with one mistake, in whichever of its policies, then it is refused whole: nothing has changed, and new keys are made
@@ -735,10 +761,35 @@ fn an_idle_key_gives_way_also_after_versions() {
     let every = |n: usize| {
         let mut legs = vec![
             bucket("bucket", &format!("{n}/s")),
-            LegSpec::new("leaky", LegKind::leaky_bucket(format!("{n}/s").parse().unwrap())),
-            LegSpec::new("fixed", LegKind::fixed_window(n as u64, Duration::from_secs(1))),
-            LegSpec::new("sliding", LegKind::sliding_window(n as u64, Duration::from_secs(1))),
-            LegSpec::new("log", LegKind::sliding_log(n as u64, Duration::from_secs(1))),
+            LegSpec::new(
+                "leaky",
+                LegKind::LeakyBucket {
+                    quota: format!("{n}/s").parse().unwrap(),
+                    slack: 0,
+                },
+            ),
+            LegSpec::new(
+                "fixed",
+                LegKind::FixedWindow {
+                    limit: n as u64,
+                    window: Duration::from_secs(1),
+                },
+            ),
+            LegSpec::new(
+                "sliding",
+                LegKind::SlidingWindow {
+                    limit: n as u64,
+                    window: Duration::from_secs(1),
+                    segments: 64,
+                },
+            ),
+            LegSpec::new(
+                "log",
+                LegKind::SlidingLog {
+                    limit: n as u64,
+                    window: Duration::from_secs(1),
+                },
+            ),
             semaphore("permits", n),
         ];
         let warmup = LegKind::Warmup {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use tollgate::ManualClock;
-use tollgate_config::{FileSource, LegKind, LegSpec, PolicySpec, Reload, SourceError};
+use tollgate_config::{ConfigFile, FileSource, LegKind, LegSpec, PolicySpec, Reload, SourceError};
 
 fn text(limit: usize) -> String {
     format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")
@@ -112,7 +112,7 @@ fn a_watched_file_tells_by_itself() {
 
 #[test]
 fn of_versions_that_are_handed_in_the_last_counts() {
-    let spec = |limit| PolicySpec::new([LegSpec::new("permits", LegKind::semaphore(limit))]);
+    let spec = |limit| PolicySpec::new([LegSpec::new("permits", LegKind::Semaphore { limit })]);
     let policy = spec(1).build(&ManualClock::new()).unwrap();
     let (sender, versions) = tokio::sync::watch::channel(spec(1));
     let follower = thread::spawn({

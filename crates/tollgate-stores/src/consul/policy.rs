@@ -157,7 +157,7 @@ mod tests {
         use base64::Engine as _;
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         use tollgate::{Clock, LimiterExt, Semaphore};
-        use tollgate_config::{LegKind, PolicySetSpec, SpecError};
+        use tollgate_config::{ConfigError, LegKind, PolicySetSpec};
 
         #[derive(serde::Deserialize)]
         struct Doubled {
@@ -193,7 +193,7 @@ mod tests {
                 .starts_with("service.toml:3:8: key `kind`: `doubled` was given"),
             "{error}"
         );
-        let doubled = |leg: Doubled, _: &Clock| Ok::<_, SpecError>(Semaphore::new(2 * leg.limit).boxed());
+        let doubled = |leg: Doubled, _: &Clock| Ok::<_, ConfigError>(Semaphore::new(2 * leg.limit).boxed());
         let kinds = Kinds::new().with("doubled", doubled);
         let (spec, mut source) = consul
             .policy_with::<PolicySetSpec>("service.toml", &kinds)
@@ -201,7 +201,7 @@ mod tests {
             .unwrap();
         let next = source.next().await.unwrap().unwrap();
         let limit = |spec: &PolicySetSpec| match &spec.policies["global"].legs[0].kind {
-            LegKind::Custom(doubled) => doubled.numbers["limit"].as_u64(),
+            LegKind::Custom { numbers, .. } => numbers["limit"].as_u64(),
             _ => None,
         };
         assert_eq!((limit(&spec), limit(&next)), (Some(2), Some(3)));

@@ -1,0 +1,74 @@
+//! A file that is watched.
+
+use super::{FileSource, Source, SourceError};
+use crate::file::ConfigFile;
+use crate::spec::{ConfigError, PolicySpec};
+use notify::{RecommendedWatcher, RecursiveMode};
+use notify_debouncer_full::{DebounceEventResult, Debouncer, RecommendedCache, new_debouncer};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+impl<S: ConfigFile + Send + 'static> FileSource<S> {
+    /// Reads the file once it has been quiet for 50 ms after something has happened in its folder. The folder is watched rather than the
+    /// file, since editors replace the file.
+    ///
+    /// The file is read on a thread of the watcher. File systems that report nothing, such as those of other machines, are not seen:
+    /// call [`look`](Self::look) from time to time there.
+    ///
+    /// # Errors
+    /// [`SourceError`]: the folder cannot be watched.
+    ///
+    /// ```no_run
+    /// # use tollgate::Clock;
+    /// # use tollgate_config::{FileSource, PolicySpec, Reload};
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (spec, source) = FileSource::<PolicySpec>::open("/etc/gate/policy.toml")?;
+    /// let (policy, source) = (spec.build(&Clock::real())?, source.watch()?);
+    /// let followed = policy.clone();
+    /// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
+    pub fn watch(self) -> Result<WatchedFile<S>, SourceError> {
+        const QUIET: Duration = Duration::from_millis(50);
+        let folder = match self.path().parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+            _ => ".".into(),
+        };
+        let (sender, versions) = mpsc::unbounded_channel();
+        let source = Arc::new(Mutex::new(self));
+        let look = move || source.lock().look().map(|version| sender.send(version));
+        let first_look = look.clone();
+        let changed = move |events: DebounceEventResult| {
+            // A mere read of the folder, as our own.
+            if !events.is_ok_and(|events| events.iter().all(|event| event.kind.is_access())) {
+                look();
+            }
+        };
+        let mut watcher = new_debouncer(QUIET, None, changed).map_err(SourceError::new)?;
+        let watched = watcher.watch(folder, RecursiveMode::NonRecursive);
+        watched.map_err(SourceError::new)?;
+        // What has changed between the first read and the watch.
+        first_look();
+        Ok(WatchedFile {
+            versions,
+            _watcher: watcher,
+        })
+    }
+}
+
+/// A file that is watched as long as this lives. Made by [`FileSource::watch`].
+#[derive(Debug)]
+pub struct WatchedFile<S = PolicySpec> {
+    versions: mpsc::UnboundedReceiver<Result<S, ConfigError>>,
+    _watcher: Debouncer<RecommendedWatcher, RecommendedCache>,
+}
+
+impl<S: Send> Source<S> for WatchedFile<S> {
+    async fn next(&mut self) -> Option<Result<S, SourceError>> {
+        Some(self.versions.recv().await?.map_err(SourceError::new))
+    }
+}
