@@ -5,6 +5,8 @@
 mod file;
 mod kind;
 mod live;
+#[cfg(feature = "remote")]
+mod remote;
 mod set;
 mod source;
 mod spec;

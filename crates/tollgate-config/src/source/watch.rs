@@ -2,19 +2,17 @@
 
 use super::{FileSource, Source, SourceError};
 use crate::file::ConfigFile;
-use crate::spec::{ConfigError, PolicySpec};
+use crate::spec::PolicySpec;
 use notify::{RecommendedWatcher, RecursiveMode};
 use notify_debouncer_full::{DebounceEventResult, Debouncer, RecommendedCache, new_debouncer};
-use parking_lot::Mutex;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::watch;
 
-impl<S: ConfigFile + Send + 'static> FileSource<S> {
+impl<S: ConfigFile> FileSource<S> {
     /// Reads the file once it has been quiet for 50 ms after something has happened in its folder. The folder is watched rather than the
     /// file, since editors replace the file.
     ///
-    /// The file is read on a thread of the watcher. File systems that report nothing, such as those of other machines, are not seen:
+    /// Whoever asks for the next version reads the file, and sees the latest content alone. File systems that report nothing, such as those of other machines, are not seen:
     /// call [`look`](Self::look) from time to time there.
     ///
     /// # Errors
@@ -38,23 +36,19 @@ impl<S: ConfigFile + Send + 'static> FileSource<S> {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => ".".into(),
         };
-        let (sender, versions) = mpsc::unbounded_channel();
-        let source = Arc::new(Mutex::new(self));
-        let look = move || source.lock().look().map(|version| sender.send(version));
-        let first_look = look.clone();
+        let (sender, changes) = watch::channel(());
         let changed = move |events: DebounceEventResult| {
             // A mere read of the folder, as our own.
             if !events.is_ok_and(|events| events.iter().all(|event| event.kind.is_access())) {
-                look();
+                sender.send_replace(());
             }
         };
         let mut watcher = new_debouncer(QUIET, None, changed).map_err(SourceError::new)?;
         let watched = watcher.watch(folder, RecursiveMode::NonRecursive);
         watched.map_err(SourceError::new)?;
-        // What has changed between the first read and the watch.
-        first_look();
         Ok(WatchedFile {
-            versions,
+            source: self,
+            changes,
             _watcher: watcher,
         })
     }
@@ -63,12 +57,19 @@ impl<S: ConfigFile + Send + 'static> FileSource<S> {
 /// A file that is watched as long as this lives. Made by [`FileSource::watch`].
 #[derive(Debug)]
 pub struct WatchedFile<S = PolicySpec> {
-    versions: mpsc::UnboundedReceiver<Result<S, ConfigError>>,
+    source: FileSource<S>,
+    changes: watch::Receiver<()>,
     _watcher: Debouncer<RecommendedWatcher, RecommendedCache>,
 }
 
-impl<S: Send> Source<S> for WatchedFile<S> {
+impl<S: ConfigFile + Send> Source<S> for WatchedFile<S> {
     async fn next(&mut self) -> Option<Result<S, SourceError>> {
-        Some(self.versions.recv().await?.map_err(SourceError::new))
+        loop {
+            // At first: what has changed since it was read last.
+            if let Some(version) = self.source.look() {
+                return Some(version.map_err(SourceError::new));
+            }
+            self.changes.changed().await.ok()?;
+        }
     }
 }
