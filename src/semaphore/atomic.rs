@@ -345,7 +345,7 @@ impl Semaphore {
     /// Grants the first, if that is possible now. `true` beside its waker: so it may be for the next.
     fn grant_first(&self) -> Option<(Waker, bool)> {
         let mut waiters = self.queue.lock();
-        let (age, units) = waiters.first_waiting()?;
+        let (_, age, units) = waiters.first_waiting()?;
         if let Some(lacks @ 1..) = (units as i64).checked_sub(self.signed_available()) {
             let back = self.queue.take_back(&mut waiters, age, lacks as u64, false);
             if back == 0 {
@@ -419,8 +419,8 @@ impl Semaphore {
         drop_quietly(waker);
         match left {
             Left::Granted(n) => self.release(n),
-            Left::Waited { frees: true } => self.hand_over(),
-            Left::Waited { frees: false } => {}
+            Left::First => self.hand_over(),
+            Left::Other => {}
         }
     }
 

@@ -282,7 +282,7 @@ fn any_program_of_heads_and_callers_keeps_the_invariants() {
             assert_eq!(semaphore.in_use() as u64, held.iter().sum::<u64>() + granted);
             let first = semaphore.queue.lock().first_waiting();
             assert_eq!(semaphore.is_flagged(), first.is_some());
-            if let Some((age, units)) = first {
+            if let Some((_, age, units)) = first {
                 let younger = heads.iter().filter(|head| head.0.age() > Some(age));
                 let back: u64 = younger.map(|head| head.granted(&semaphore)).sum();
                 assert!(semaphore.signed_available() + (back as i64) < units as i64);

@@ -9,6 +9,9 @@ const KEPT: usize = 8;
 /// No caller.
 const NONE: usize = usize::MAX;
 
+/// Before a caller that does not wait any more.
+const GRANTED: usize = usize::MAX - 1;
+
 /// The callers that wait, from the first to the last, and those that were granted and have not looked since, in no order.
 pub(super) struct Callers {
     slab: Slab<Caller>,
@@ -21,9 +24,14 @@ pub(super) struct Caller {
     pub(super) age: u64,
     pub(super) units: u64,
     pub(super) waker: Waker,
-    pub(super) waits: bool,
     before: usize,
     behind: usize,
+}
+
+impl Caller {
+    pub(super) fn waits(&self) -> bool {
+        self.before != GRANTED
+    }
 }
 
 impl Default for Callers {
@@ -49,8 +57,10 @@ impl Callers {
         self.slab.get(self.first).map(|first| (self.first, first))
     }
 
-    pub(super) fn get_mut(&mut self, key: usize) -> Option<&mut Caller> {
-        self.slab.get_mut(key)
+    /// The waker of this caller, if it waits.
+    pub(super) fn waker(&mut self, key: usize) -> Option<&mut Waker> {
+        let caller = self.slab.get_mut(key)?;
+        caller.waits().then_some(&mut caller.waker)
     }
 
     /// The last from now on: its key, until it is removed.
@@ -59,7 +69,6 @@ impl Callers {
             age,
             units,
             waker,
-            waits: true,
             before: self.last,
             behind: NONE,
         });
@@ -74,7 +83,7 @@ impl Callers {
     /// The first does not wait any more. It stays until it is removed.
     pub(super) fn grant(&mut self) -> Option<(u64, Waker)> {
         let first = self.slab.get_mut(self.first)?;
-        first.waits = false;
+        first.before = GRANTED;
         // Cloning it would run foreign code, and it is not needed again.
         let granted = (first.units, std::mem::replace(&mut first.waker, Waker::noop().clone()));
         let behind = first.behind;
@@ -84,7 +93,7 @@ impl Callers {
 
     pub(super) fn remove(&mut self, key: usize) -> Option<Caller> {
         let caller = self.slab.try_remove(key)?;
-        if caller.waits {
+        if caller.waits() {
             self.unlink(caller.before, caller.behind);
         }
         if self.slab.is_empty() && self.slab.capacity() > KEPT {
@@ -149,7 +158,7 @@ mod tests {
                     if !list.is_empty() {
                         let (age, key) = list.remove(rng.draw() as usize % list.len());
                         let caller = callers.remove(key).unwrap();
-                        assert_eq!((caller.age, caller.waits), (age, choice != 8));
+                        assert_eq!((caller.age, caller.waits()), (age, choice != 8));
                     }
                 }
             }

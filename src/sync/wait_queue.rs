@@ -163,10 +163,9 @@ pub(crate) enum Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     Granted(u64),
-    /// `frees`: it was the first, and others wait.
-    Waited {
-        frees: bool,
-    },
+    /// It was the first, and others wait.
+    First,
+    Other,
 }
 
 static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(2);
@@ -309,7 +308,7 @@ impl WaitQueue {
     pub fn leave(&self, place: &Place) {
         let Some(age) = place.leaves(self) else { return };
         let left = self.remove(&mut self.waiters.lock(), Key::Head(age));
-        if let Some((Left::Waited { frees: true }, _)) = left {
+        if let Some((Left::First, _)) = left {
             self.wake_first();
         }
     }
@@ -387,7 +386,7 @@ impl WaitQueue {
 
     /// Grants the first that waits what it waits for: it stays, as granted, until it looks.
     pub(crate) fn grant(&self, waiters: &mut Waiters) -> Option<Waker> {
-        let is_head = matches!(waiters.first()?, (Key::Head(_), ..));
+        let is_head = matches!(waiters.first_waiting()?, (Key::Head(_), ..));
         let lists = waiters.make();
         let (units, waker) = match is_head {
             true => {
@@ -439,12 +438,12 @@ impl WaitQueue {
 
     /// Takes a waiter out. Its waker is dropped outside the lock.
     pub(crate) fn remove(&self, waiters: &mut Waiters, key: Key) -> Option<(Left, Waker)> {
-        let was_first = waiters.first().is_some_and(|(first, ..)| first == key);
+        let was_first = waiters.first_waiting().is_some_and(|(first, ..)| first == key);
         let lists = waiters.lists_mut()?;
         let (waited, units, waker) = match key {
             Key::Caller(key) => {
                 let caller = lists.callers.remove(key)?;
-                (caller.waits, caller.units, caller.waker)
+                (caller.waits(), caller.units, caller.waker)
             }
             Key::Head(age) => {
                 let waits = lists.heads.remove(&age);
@@ -458,8 +457,11 @@ impl WaitQueue {
         }
         lists.units -= u128::from(units);
         self.count(lists);
-        let frees = was_first && waiters.first().is_some();
-        Some((Left::Waited { frees }, waker))
+        let left = match was_first && waiters.first_waiting().is_some() {
+            true => Left::First,
+            false => Left::Other,
+        };
+        Some((left, waker))
     }
 }
 
@@ -477,7 +479,7 @@ impl Waiters {
     }
 
     /// The key, the age and the units of the oldest that waits.
-    fn first(&self) -> Option<(Key, u64, u64)> {
+    pub(crate) fn first_waiting(&self) -> Option<(Key, u64, u64)> {
         let lists = self.lists()?;
         let caller = lists.callers.first();
         let caller = caller.map(|(key, caller)| (Key::Caller(key), caller.age, caller.units));
@@ -490,15 +492,10 @@ impl Waiters {
         }
     }
 
-    /// The age and the units of the oldest that waits.
-    pub(crate) fn first_waiting(&self) -> Option<(u64, u64)> {
-        self.first().map(|(_, age, units)| (age, units))
-    }
-
     /// Does an older one wait? All are older than one that has no age yet.
     pub(crate) fn is_behind(&self, age: Option<u64>) -> bool {
         self.first_waiting()
-            .is_some_and(|(first, _)| age.is_none_or(|age| first < age))
+            .is_some_and(|(_, first, _)| age.is_none_or(|age| first < age))
     }
 
     fn is_waiting(&self, age: u64) -> bool {
@@ -534,8 +531,7 @@ impl Waiters {
 
     /// The waker of this caller, if it waits.
     pub(crate) fn waker(&mut self, key: usize) -> Option<&mut Waker> {
-        let own = self.lists_mut()?.callers.get_mut(key)?;
-        own.waits.then_some(&mut own.waker)
+        self.lists_mut()?.callers.waker(key)
     }
 }
 
