@@ -36,11 +36,10 @@ impl Caller {
 
 impl Default for Callers {
     fn default() -> Self {
-        let (first, last) = (NONE, NONE);
         Self {
             slab: Slab::new(),
-            first,
-            last,
+            first: NONE,
+            last: NONE,
             waiting: 0,
         }
     }
