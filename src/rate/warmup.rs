@@ -345,11 +345,12 @@ impl Ramp {
         self.state.free_at = self.state.free_at.max(fine(self.now)); // Time without a rate was not idle.
         let (stored, old) = (self.state.stored, self.pace.max());
         (self.settings, self.pace, self.burst) = (settings, pace, burst);
-        self.taken += 1;
         self.state.stored = match inherit {
             Inherit::Proportional => share(stored, old, pace.max()),
             _ => stored.min(pace.max()),
         };
+        // A state stores at most what its pace can.
+        (self.before, self.taken) = (self.state, self.taken + 1);
         if inherit == Inherit::Reset {
             self.clear();
         }
@@ -504,6 +505,7 @@ impl Machine for Ramp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rate::meter::Meter;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -578,6 +580,20 @@ mod tests {
             let paid = warmup.state.free_at;
             warmup.settle(&mut old, n, 0);
             assert_eq!(warmup.state.free_at, paid, "{n}");
+        }
+    }
+
+    /// Given a take before a change to a far lower rate, when it is settled to more, then that is charged.
+    #[test]
+    fn a_take_from_before_a_change_of_the_rate_is_settled() {
+        for inherit in [Inherit::AsIs, Inherit::Proportional, Inherit::Reset] {
+            let warmup = Warmup::new(Quota::per_second(1_000_000_000), Duration::from_secs(2)).unwrap();
+            let warmup = warmup.on(&crate::ManualClock::new());
+            let mut ticket = Meter::take(&warmup.meter, 1, Instant::ZERO).unwrap();
+            let slow = Quota::new(1, Duration::from_secs(8_000_000)).unwrap();
+            warmup.set_quota(slow, inherit).unwrap();
+            Meter::settle(&warmup.meter, &mut ticket, 2, &warmup.clock);
+            assert_eq!(warmup.available(), 0);
         }
     }
 }
