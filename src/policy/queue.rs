@@ -148,9 +148,6 @@ impl<T> Queue<T> {
     /// All waiters in the order in which each class is judged: each behind those before it in its class.
     pub(super) fn in_order(&self) -> Vec<(Key, Ask, Option<Instant>)> {
         let view = |(&key, waiter): (&Key, &Waiter)| (key, waiter.ask, waiter.deadline);
-        match self.classes.order() {
-            Order::Lifo => self.waiters.iter().rev().map(view).collect(),
-            _ => self.waiters.iter().map(view).collect(),
-        }
+        self.waiters.iter().map(view).collect()
     }
 }

@@ -120,4 +120,8 @@ fn an_order_without_classes_is_refused() {
         Some(PolicyError::Order(OrderError::Weight))
     );
     assert_eq!(built(Order::Shares(vec![1])), None);
+    let most = usize::from(Order::MAX_CLASSES);
+    assert_eq!(built(Order::Shares(vec![1; most])), None);
+    let many = OrderError::Classes { given: most + 1 };
+    assert_eq!(built(Order::Shares(vec![1; most + 1])), Some(PolicyError::Order(many)));
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 #[cfg(feature = "channel")]
 use tollgate::ChannelSemaphore;
 use tollgate::policy::Partitions;
-use tollgate::{Limiter, LimiterExt, ManualClock, Policy, Reason, Semaphore};
+use tollgate::{Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+
+const SLOTS: Cost = Cost::new("slots");
 
 /// A semaphore of either kind, whose limit is 5 at first.
 trait Dips: Limiter + 'static {
@@ -111,6 +113,22 @@ fn an_admission_that_was_delivered_outlasts_a_dip() {
 
 /// An ask for more than a limit is refused, with a wait and without one, and holds up none.
 #[track_caller]
+/// Given a waiter for all permits, when free ones are forgotten, then it is refused.
+#[test]
+fn an_ask_above_what_is_left_of_a_limit_is_refused() {
+    let (slots, clock) = (Arc::new(Semaphore::new(3)), ManualClock::new());
+    let minute = TokenBucket::new(Quota::per_minute(1)).on(&clock);
+    let policy = Policy::new(minute.and(Arc::clone(&slots).per(SLOTS)));
+    drop(policy.try_admit(Ask::one().cost(SLOTS, 1)).unwrap());
+    let mut waiter = Box::pin(policy.admit(Ask::one().cost(SLOTS, 3)));
+    assert!(poll(&mut waiter).is_pending());
+    assert_eq!(slots.forget_permits(1), 1);
+    let Poll::Ready(Err(refused)) = poll(&mut waiter) else {
+        panic!("it waits")
+    };
+    assert_eq!(refused.reason(), Reason::Oversized);
+}
+
 fn is_oversized(limiter: Arc<impl Limiter + 'static>, units: u64) {
     let clock = ManualClock::new();
     let policy = Policy::builder().limit(limiter).on(&clock).build().unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::time::{ClockReading, Sleep};
+use tollgate::time::{ClockReading, Sleep, TaskTime};
 use tollgate::{Clock, Instant, ManualClock, Semaphore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -189,4 +189,13 @@ async fn a_timer_that_is_reset_fires_at_its_last_instant() {
         (&mut timer).await;
         assert!(clock.now() >= at);
     }
+}
+
+/// Given a manual clock inside a runtime, then the time of a task is that of the manual clock.
+#[tokio::test]
+async fn the_time_of_a_task_is_that_of_its_clock() {
+    let clock = ManualClock::new();
+    let time = TaskTime::start(&clock);
+    clock.advance(SECOND);
+    assert_eq!(time.elapsed(), SECOND);
 }
