@@ -1,9 +1,10 @@
 //! One budget for many keys: no key gets more than its part while another wants it, and nothing lies idle.
 
 use std::time::Duration;
-use tollgate::keyed::{FairBudget, FairShare, Shared};
+use tollgate::keyed::{FairBudget, FairShare, FairTicket, Shared};
 use tollgate::{
-    Ask, ClockReading, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket, Wait,
+    Ask, ClockReading, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Ticket,
+    TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -216,4 +217,11 @@ fn a_removed_share_notifies_the_waiters_of_the_others() {
         };
         futures::join!(waits, async { drop(other) });
     });
+}
+
+#[test]
+fn a_ticket_is_the_same_after_it_was_words() {
+    let (words, mut again) = ([1, 2, 3], [0; 3]);
+    FairTicket::read(&words).write(&mut again);
+    assert_eq!(again, words);
 }
