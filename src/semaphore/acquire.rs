@@ -17,13 +17,16 @@ use std::time::Duration;
 pub(super) trait Handle: Limiter<Ticket = SemaphoreTicket> + Deref<Target = Semaphore> + Unpin {}
 impl<H: Limiter<Ticket = SemaphoreTicket> + Deref<Target = Semaphore> + Unpin> Handle for H {}
 
+/// The key of no caller.
+const NONE: usize = usize::MAX;
+
 /// A wait for `n` permits. The handle passes on to the permit. Dropping it before leaves the queue.
 #[must_use = "futures do nothing unless polled"]
 pub(super) struct Acquire<H: Handle> {
     semaphore: Option<H>,
     n: u32,
-    // Its key in the queue, while it is in it.
-    key: Option<usize>,
+    // Its key in the queue, or `NONE`. No option: a waiter takes few bytes.
+    key: usize,
 }
 
 /// Takes `n` permits if they are free and nothing waits.
@@ -43,33 +46,33 @@ fn permit<H: Handle>(semaphore: H, n: u32) -> Permit<H> {
 
 impl Semaphore {
     /// Takes `n` permits, or joins the queue for them with `key`, or looks how the wait of `key` stands.
-    fn poll_wait(&self, n: u32, key: &mut Option<usize>, waker: &Waker) -> Poll<Result<(), Closed>> {
-        if let Some(joined) = *key {
-            let looked = self.look_at(joined, waker);
-            if looked.is_ready() {
-                *key = None;
-            }
-            return looked;
+    fn poll_wait(&self, n: u32, key: &mut usize, waker: &Waker) -> Poll<Result<(), Closed>> {
+        if *key == NONE {
+            *key = self.take_or_join(u64::from(n), waker)?.unwrap_or(NONE);
+            return match *key {
+                NONE => Poll::Ready(Ok(())),
+                _ => Poll::Pending,
+            };
         }
-        *key = self.take_or_join(u64::from(n), waker)?;
-        match key {
-            Some(_) => Poll::Pending,
-            None => Poll::Ready(Ok(())),
+        let looked = self.look_at(*key, waker);
+        if looked.is_ready() {
+            *key = NONE;
         }
+        looked
     }
 }
 
 impl<H: Handle> Acquire<H> {
     pub(super) fn new(semaphore: H, n: u32) -> Self {
         let semaphore = Some(semaphore);
-        let key = None;
+        let key = NONE;
         Self { semaphore, n, key }
     }
 
     fn poll_acquired(&mut self, waker: &Waker) -> Poll<Result<Permit<H>, AcquireError>> {
         const ENDED: &str = "a future that has ended is not polled again";
         let semaphore = self.semaphore.as_ref().expect(ENDED);
-        if (self.key.is_some() || !semaphore.try_take(u64::from(self.n)))
+        if (self.key != NONE || !semaphore.try_take(u64::from(self.n)))
             && semaphore.poll_wait(self.n, &mut self.key, waker)?.is_pending()
         {
             return Poll::Pending;
@@ -96,8 +99,8 @@ impl<H: Handle> Future for Acquire<H> {
 
 impl<H: Handle> Drop for Acquire<H> {
     fn drop(&mut self) {
-        if let (Some(semaphore), Some(key)) = (&self.semaphore, self.key) {
-            semaphore.leave_at(Key::Caller(key));
+        if let (Some(semaphore), ..NONE) = (&self.semaphore, self.key) {
+            semaphore.leave_at(Key::Caller(self.key));
         }
     }
 }
