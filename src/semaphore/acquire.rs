@@ -17,15 +17,12 @@ use std::time::Duration;
 pub(super) trait Handle: Limiter<Ticket = SemaphoreTicket> + Deref<Target = Semaphore> + Unpin {}
 impl<H: Limiter<Ticket = SemaphoreTicket> + Deref<Target = Semaphore> + Unpin> Handle for H {}
 
-/// The key of no caller.
-const NONE: usize = usize::MAX;
-
 /// A wait for `n` permits. The handle passes on to the permit. Dropping it before leaves the queue.
 #[must_use = "futures do nothing unless polled"]
 pub(super) struct Acquire<H: Handle> {
     semaphore: Option<H>,
     n: u32,
-    // Its key in the queue, or `NONE`. No option: a waiter takes few bytes.
+    // One more than its key in the queue, and zero while it is in none: no option, since a waiter takes few bytes.
     key: usize,
 }
 
@@ -47,16 +44,16 @@ fn permit<H: Handle>(semaphore: H, n: u32) -> Permit<H> {
 impl Semaphore {
     /// Takes `n` permits, or joins the queue for them with `key`, or looks how the wait of `key` stands.
     fn poll_wait(&self, n: u32, key: &mut usize, waker: &Waker) -> Poll<Result<(), Closed>> {
-        if *key == NONE {
-            *key = self.take_or_join(u64::from(n), waker)?.unwrap_or(NONE);
+        if *key == 0 {
+            *key = self.take_or_join(u64::from(n), waker)?.map_or(0, |joined| joined + 1);
             return match *key {
-                NONE => Poll::Ready(Ok(())),
+                0 => Poll::Ready(Ok(())),
                 _ => Poll::Pending,
             };
         }
-        let looked = self.look_at(*key, waker);
+        let looked = self.look_at(*key - 1, waker);
         if looked.is_ready() {
-            *key = NONE;
+            *key = 0;
         }
         looked
     }
@@ -65,14 +62,14 @@ impl Semaphore {
 impl<H: Handle> Acquire<H> {
     pub(super) fn new(semaphore: H, n: u32) -> Self {
         let semaphore = Some(semaphore);
-        let key = NONE;
+        let key = 0;
         Self { semaphore, n, key }
     }
 
     fn poll_acquired(&mut self, waker: &Waker) -> Poll<Result<Permit<H>, AcquireError>> {
         const ENDED: &str = "a future that has ended is not polled again";
         let semaphore = self.semaphore.as_ref().expect(ENDED);
-        if (self.key != NONE || !semaphore.try_take(u64::from(self.n)))
+        if (self.key != 0 || !semaphore.try_take(u64::from(self.n)))
             && semaphore.poll_wait(self.n, &mut self.key, waker)?.is_pending()
         {
             return Poll::Pending;
@@ -99,8 +96,8 @@ impl<H: Handle> Future for Acquire<H> {
 
 impl<H: Handle> Drop for Acquire<H> {
     fn drop(&mut self) {
-        if let (Some(semaphore), ..NONE) = (&self.semaphore, self.key) {
-            semaphore.leave_at(Key::Caller(self.key));
+        if let (Some(semaphore), 1..) = (&self.semaphore, self.key) {
+            semaphore.leave_at(Key::Caller(self.key - 1));
         }
     }
 }
