@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
-use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Semaphore};
+use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Outcome, Semaphore};
 use tollgate_config::{
     ConfigError, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
     PolicySetSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, When, parse,
@@ -1046,5 +1046,43 @@ proptest! {
                 });
             }
         }
+    }
+}
+
+/// A window that is full at a limit of zero, and a warm-up that is free but warm, are no new ones.
+#[test]
+fn a_key_that_has_spent_stays_after_versions() {
+    let clock = ManualClock::new();
+    let window = |limit| LegKind::FixedWindow {
+        limit,
+        window: Duration::from_secs(3_600),
+    };
+    let warmup = |rate: &str| LegKind::Warmup {
+        quota: rate.parse().unwrap(),
+        period: Duration::from_secs(100),
+        cold_factor: 3,
+    };
+    for (before, after) in [(window(10), window(0)), (warmup("10/s"), warmup("20/s"))] {
+        let spec = |kind| {
+            let mut spec = PolicySetSpec::default();
+            let tenants = KeyedSpec::new(1, "free", policy([LegSpec::new("leg", kind)]));
+            spec.keyed.insert("tenant".into(), tenants);
+            spec
+        };
+        let set = spec(before).build(&clock).unwrap();
+        let tenants = set.keyed("tenant").unwrap();
+        for _ in 0..10 {
+            tenants
+                .get("acme")
+                .unwrap()
+                .try_admit(1)
+                .unwrap()
+                .finish(Outcome::Success);
+            clock.advance(Duration::from_secs(1));
+        }
+        set.apply(spec(after)).unwrap();
+        assert_eq!(tenants.evict_as_new(), 0);
+        clock.advance(Duration::from_secs(3_600));
+        assert_eq!(tenants.evict_as_new(), 1);
     }
 }
