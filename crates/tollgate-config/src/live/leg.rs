@@ -1,7 +1,7 @@
 //! The legs of a version: limiters that last from version to version, and new ones.
 
 use super::load::Link;
-use crate::kind::Around;
+use crate::kind::{Around, LegKind};
 use crate::spec::{ConfigError, LegSpec, PolicySpec};
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -160,14 +160,18 @@ pub(crate) struct LiveLeg {
 impl LiveLeg {
     /// The limiter of `spec`: that of the leg `before`, if that is the same leg, else a fresh one.
     fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, ConfigError> {
-        let before = before.filter(|leg| leg.spec.per == spec.per && spec.kind.fits(&leg.spec.kind));
+        let before = before.filter(|leg| leg.spec.per == spec.per);
         let same = before.filter(|leg| leg.spec.kind == spec.kind);
         let mut built = match same {
-            Some(same) => same.built.clone(),
+            // Partitions may be gone while a leg names them still.
+            Some(same) => match &spec.kind {
+                LegKind::Partition { .. } => spec.kind.build(around).map(|_| same.built.clone())?,
+                _ => same.built.clone(),
+            },
             // Numbers are checked by what they build, also where a limiter is kept.
             None => spec.kind.build(around)?,
         };
-        let kept = before.filter(|_| same.is_none() && built.change.is_some());
+        let kept = before.filter(|leg| same.is_none() && built.change.is_some() && spec.kind.fits(&leg.spec.kind));
         if let Some(kept) = kept {
             built.unit = Arc::clone(&kept.built.unit);
         }

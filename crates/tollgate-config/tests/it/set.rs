@@ -541,6 +541,15 @@ fn the_classes_of_partitions_stay_and_a_refused_version_changes_nothing() {
         );
         assert!(refused.fault().ends_with("levels of batch, live"), "{refused}");
     }
+    // A leg that has not changed names them still.
+    let mut without = parsed(SHARED);
+    without.partitions.clear();
+    without.keyed.clear();
+    let refused = set.apply(without).unwrap_err();
+    assert!(
+        refused.fault().ends_with("is no partitions, and there are: none"),
+        "{refused}"
+    );
     assert_eq!(set.version(), 1);
     let acme = tenant(&set, "acme");
     let held = acme.try_admit(10).unwrap();
