@@ -427,6 +427,23 @@ fn a_linked_leg_follows_the_use_of_another() {
     assert!(policy.try_admit(batch).is_ok());
 }
 
+#[test]
+fn a_condition_goes_on_when_its_span_is_written_down() {
+    let mut spec = PolicySpec::new([
+        bucket("throttle", "1/h").when(When::above("permits", LoadMetric::Use, 0.8).below(0.4)),
+        semaphore("permits", 10),
+    ]);
+    let policy = spec.build(&ManualClock::new()).unwrap();
+    let applies = || policy.limiter().leg("throttle").unwrap().applies;
+    let [_held, more] = [policy.try_admit(5).unwrap(), policy.try_admit(4).unwrap()];
+    assert!(applies());
+    drop(more);
+    assert!(applies(), "between the marks");
+    spec.legs[0].when.as_mut().unwrap().over = Some(When::OVER);
+    policy.apply(spec).unwrap();
+    assert!(applies());
+}
+
 /// A version that the waker of a waiter hands in is put in force there: the waiters are woken when the version before is in
 /// force as a whole.
 #[test]
