@@ -7,7 +7,10 @@ use std::thread;
 use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Cost, Inherit, LimiterExt, ManualClock, Outcome, Quota, Reason};
-use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, Source, SourceError, When};
+use tollgate_config::{
+    Changes, ConfigError, ConfigFile, LegKind, LegSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, Source,
+    SourceError, When,
+};
 
 const TOKENS: Cost = Cost::new("tokens");
 
@@ -500,6 +503,29 @@ fn a_source_is_followed_and_its_mistakes_are_reported() {
             (false, "version 3: `leg.permits.limit` 2 -> 3".to_owned()),
         ]
     );
+}
+
+/// `apply` records why a version is refused: recorded again by the follower, the error could outlive a later version.
+#[test]
+fn a_refused_version_is_recorded_once() {
+    #[derive(Default)]
+    struct Refusing(AtomicUsize);
+    impl Reload for Refusing {
+        fn apply(&self, spec: PolicySpec) -> Result<Changes, ConfigError> {
+            let refused = spec.check().unwrap_err();
+            self.refuse(SourceError::new(refused.clone()));
+            Err(refused)
+        }
+        fn refuse(&self, _: SourceError) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (sender, versions) = tokio::sync::watch::channel(PolicySpec::default());
+    sender.send_replace(PolicySpec::default());
+    drop(sender);
+    let (refusing, mut events) = (Refusing::default(), 0);
+    ManualClock::new().run(refusing.follow(versions, |_| events += 1));
+    assert_eq!((refusing.0.into_inner(), events), (1, 1));
 }
 
 /// Permits of a version without triggers come back, and a waiter for a trigger of a later one goes on.
