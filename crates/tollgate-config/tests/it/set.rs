@@ -293,6 +293,20 @@ class = "live"
 acme = "paid"
 "#;
 
+#[test]
+fn a_name_of_a_key_may_be_anything() {
+    let said = |text: &str| parse::<PolicySetSpec>(text, Format::Toml).unwrap_err().to_string();
+    let address = format!("{TENANTS}'[::1]' = 'gold'");
+    assert_eq!(
+        said(&address),
+        "text:9:11: key `[::1]`: `gold` is no tier, and there are: free"
+    );
+    let column = address
+        .replace("\"free\"", "\"a expected at column 0\"")
+        .replace(".free.", ".'a expected at column 0'.");
+    assert!(said(&column).starts_with("text:9:11: key `[::1]`: `gold` is no tier"));
+}
+
 fn parsed(text: &str) -> PolicySetSpec {
     parse::<PolicySetSpec>(text, Format::Toml).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
