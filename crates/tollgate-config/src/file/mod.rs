@@ -216,7 +216,7 @@ fn json_error(text: &str, error: &serde_json::Error) -> ConfigError {
 }
 
 /// The row that a part of a path names, such as `[0]`.
-fn row(part: &str) -> Option<usize> {
+pub(crate) fn row(part: &str) -> Option<usize> {
     part.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }
 
@@ -248,7 +248,7 @@ fn find_in_json(text: &str, error: ConfigError) -> ConfigError {
             .ok()?
             .remove(key),
     };
-    let (mut part, mut at) = (text, 0);
+    let (mut part, mut at) = (text, text.len() - text.trim_start().len());
     for (step, key) in error.path().iter().enumerate() {
         let Some(next) = below(part, key) else { break };
         part = next.get();

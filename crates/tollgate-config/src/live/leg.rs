@@ -1,15 +1,17 @@
 //! The legs of a version: limiters that last from version to version, and new ones.
 
 use super::load::Link;
-use crate::kind::Around;
+use crate::kind::{Around, LegKind};
 use crate::spec::{ConfigError, LegSpec, PolicySpec};
 use std::any::Any;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tollgate::policy::conditional::Meter;
 use tollgate::policy::{Leg, ShadowStats};
+use tollgate::rate::{self, Rate};
 use tollgate::status::{Description, State};
 use tollgate::sync::Watch;
-use tollgate::{Clock, Cost, Inherit, Legs, Limiter, LimiterExt, Policy, PolicyError};
+use tollgate::{Clock, Cost, Inherit, Legs, Limiter, LimiterExt, Policy, PolicyError, Semaphore};
 
 /// A limiter of any kind.
 pub(crate) trait AnyUnit: Send + Sync {
@@ -69,38 +71,45 @@ impl dyn AnyUnit {
     }
 }
 
-/// True when all units are there.
-pub(super) fn is_full(state: State) -> bool {
-    match state {
-        State::Rate { limit, available, .. } => available >= limit,
-        State::Unknown | State::Permits { in_use: 0, .. } => true,
-        _ => false,
+/// A limiter whose numbers can be changed in place.
+pub(crate) trait Changeable: Limiter + 'static {
+    /// True when nothing of what was spent counts any more.
+    fn is_full(&self) -> bool;
+}
+
+impl<M: rate::Meter + 'static> Changeable for Rate<M> {
+    fn is_full(&self) -> bool {
+        self.time_until_full() == Some(Duration::ZERO)
+    }
+}
+
+impl Changeable for Semaphore {
+    fn is_full(&self) -> bool {
+        self.in_use() == 0
     }
 }
 
 /// Changes a limiter that fits to the numbers of a kind.
-pub(crate) type Change = Arc<dyn Fn(&dyn AnyUnit, Inherit) + Send + Sync>;
+type Change = Arc<dyn Fn(&dyn AnyUnit, Inherit) + Send + Sync>;
 
 /// What a kind builds.
 #[derive(Clone)]
 pub(crate) struct Built {
     pub(super) unit: Arc<dyn AnyUnit>,
     /// None for limiters that cannot be changed in place.
-    pub(super) change: Option<Change>,
+    change: Option<Change>,
+    is_full: fn(&dyn AnyUnit) -> bool,
 }
 
 impl Built {
     /// A limiter, and how another is changed to its numbers.
-    pub(crate) fn new<L: Limiter + 'static, R>(
-        limiter: L,
-        set: impl Fn(&L, Inherit) -> R + Send + Sync + 'static,
-    ) -> Self {
+    pub(crate) fn new<L: Changeable, R>(limiter: L, set: impl Fn(&L, Inherit) -> R + Send + Sync + 'static) -> Self {
         let change = move |unit: &dyn AnyUnit, inherit| {
             unit.as_any().downcast_ref().map(|limiter| set(limiter, inherit));
         };
-        let change = Some(Arc::new(change) as Change);
         Self {
-            change,
+            change: Some(Arc::new(change)),
+            is_full: |unit| unit.as_any().downcast_ref().is_some_and(L::is_full),
             ..Self::fixed(limiter)
         }
     }
@@ -110,6 +119,7 @@ impl Built {
         Self {
             unit: Arc::new(limiter),
             change: None,
+            is_full: |_| false,
         }
     }
 }
@@ -150,14 +160,18 @@ pub(crate) struct LiveLeg {
 impl LiveLeg {
     /// The limiter of `spec`: that of the leg `before`, if that is the same leg, else a fresh one.
     fn new(spec: &LegSpec, before: Option<&Self>, around: &Around) -> Result<Self, ConfigError> {
-        let before = before.filter(|leg| leg.spec.per == spec.per && spec.kind.fits(&leg.spec.kind));
+        let before = before.filter(|leg| leg.spec.per == spec.per);
         let same = before.filter(|leg| leg.spec.kind == spec.kind);
         let mut built = match same {
-            Some(same) => same.built.clone(),
+            // Partitions may be gone while a leg names them still.
+            Some(same) => match &spec.kind {
+                LegKind::Partition { .. } => spec.kind.build(around).map(|_| same.built.clone())?,
+                _ => same.built.clone(),
+            },
             // Numbers are checked by what they build, also where a limiter is kept.
             None => spec.kind.build(around)?,
         };
-        let kept = before.filter(|_| same.is_none() && built.change.is_some());
+        let kept = before.filter(|leg| same.is_none() && built.change.is_some() && spec.kind.fits(&leg.spec.kind));
         if let Some(kept) = kept {
             built.unit = Arc::clone(&kept.built.unit);
         }
@@ -179,8 +193,10 @@ impl LiveLeg {
     pub(super) fn is_as_new(&self) -> bool {
         let mut is_as_new = true;
         // A limiter whose numbers were changed never describes itself as new: it is as new once all its units are there.
-        let visit = &mut |leg: Description<'_>| is_as_new &= leg.is_as_new || self.was_changed && is_full(leg.state);
-        self.built.unit.describe(visit);
+        let is_full = self.was_changed && (self.built.is_full)(&*self.built.unit);
+        self.built
+            .unit
+            .describe(&mut |leg| is_as_new &= leg.is_as_new || is_full);
         is_as_new
     }
 

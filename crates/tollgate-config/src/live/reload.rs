@@ -103,14 +103,9 @@ pub trait Reload<S = PolicySpec>: Sync {
         let (mut source, mut event) = (source, event);
         async move {
             while let Some(version) = source.next().await {
+                let version = version.inspect_err(|error| self.refuse(error.clone()));
                 let applied = version.and_then(|spec| self.apply(spec).map_err(SourceError::new));
-                event(match applied {
-                    Ok(changes) => ReloadEvent::Applied(changes),
-                    Err(error) => {
-                        self.refuse(error.clone());
-                        ReloadEvent::Refused(error)
-                    }
-                });
+                event(applied.map_or_else(ReloadEvent::Refused, ReloadEvent::Applied));
             }
         }
     }

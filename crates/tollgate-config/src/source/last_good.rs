@@ -103,7 +103,7 @@ impl<S: ConfigFile> LastGood<S> {
 #[derive(Debug)]
 pub struct FileSource<S = PolicySpec> {
     path: PathBuf,
-    last_good: LastGood<S>,
+    pub(super) last_good: LastGood<S>,
 }
 
 impl<S: ConfigFile> FileSource<S> {

@@ -1,8 +1,8 @@
 //! A file that is watched.
 
 use super::{FileSource, Source, SourceError};
-use crate::file::ConfigFile;
-use crate::spec::PolicySpec;
+use crate::file::{ConfigFile, read_bytes};
+use crate::spec::{ConfigError, PolicySpec};
 use notify::{RecommendedWatcher, RecursiveMode};
 use notify_debouncer_full::{DebounceEventResult, Debouncer, RecommendedCache, new_debouncer};
 use std::time::Duration;
@@ -12,8 +12,8 @@ impl<S: ConfigFile> FileSource<S> {
     /// Reads the file once it has been quiet for 50 ms after something has happened in its folder. The folder is watched rather than the
     /// file, since editors replace the file.
     ///
-    /// Whoever asks for the next version reads the file, and sees the latest content alone. File systems that report nothing, such as those of other machines, are not seen:
-    /// call [`look`](Self::look) from time to time there.
+    /// A thread of the watcher reads the file. File systems that report nothing, such as those of other machines, are not seen: call
+    /// [`look`](Self::look) from time to time there.
     ///
     /// # Errors
     /// [`SourceError`]: the folder cannot be watched.
@@ -36,19 +36,23 @@ impl<S: ConfigFile> FileSource<S> {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => ".".into(),
         };
-        let (sender, changes) = watch::channel(());
+        let (sender, contents) = watch::channel(Ok(Vec::new()));
+        let path = self.path().to_owned();
         let changed = move |events: DebounceEventResult| {
             // A mere read of the folder, as our own.
             if !events.is_ok_and(|events| events.iter().all(|event| event.kind.is_access())) {
-                sender.send_replace(());
+                drop(sender.send_replace(read_bytes(&path)));
             }
         };
         let mut watcher = new_debouncer(QUIET, None, changed).map_err(SourceError::new)?;
         let watched = watcher.watch(folder, RecursiveMode::NonRecursive);
         watched.map_err(SourceError::new)?;
+        let mut source = self;
         Ok(WatchedFile {
-            source: self,
-            changes,
+            // What has changed between the first read and the watch.
+            unseen: source.look(),
+            source,
+            contents,
             _watcher: watcher,
         })
     }
@@ -58,18 +62,20 @@ impl<S: ConfigFile> FileSource<S> {
 #[derive(Debug)]
 pub struct WatchedFile<S = PolicySpec> {
     source: FileSource<S>,
-    changes: watch::Receiver<()>,
+    unseen: Option<Result<S, ConfigError>>,
+    contents: watch::Receiver<Result<Vec<u8>, String>>,
     _watcher: Debouncer<RecommendedWatcher, RecommendedCache>,
 }
 
 impl<S: ConfigFile + Send> Source<S> for WatchedFile<S> {
     async fn next(&mut self) -> Option<Result<S, SourceError>> {
         loop {
-            // At first: what has changed since it was read last.
-            if let Some(version) = self.source.look() {
+            if let Some(version) = self.unseen.take() {
                 return Some(version.map_err(SourceError::new));
             }
-            self.changes.changed().await.ok()?;
+            self.contents.changed().await.ok()?;
+            let content = self.contents.borrow_and_update().clone();
+            self.unseen = self.source.last_good.look(content);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A mistake in a policy that is given as data.
 
+use crate::file::row;
 use serde::de::{Error, Expected, Unexpected};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -137,7 +138,7 @@ impl ConfigError {
 
     /// The key; empty where a whole table is wrong.
     pub fn key(&self) -> &str {
-        let last = self.path.last().filter(|part| !part.starts_with('['));
+        let last = self.path.last().filter(|part| row(part).is_none());
         last.map_or("", |key| key)
     }
 
@@ -174,7 +175,7 @@ fn within(value: &str, fault: &str) -> usize {
     // Written as it is read, so that a column of it is one of the file.
     let is_given = |given: &&str| value.get(1..).is_some_and(|rest| rest.starts_with(*given));
     match (text.split('`').nth(1).filter(is_given), column.parse::<usize>()) {
-        (Some(given), Ok(column)) => 1 + given.chars().take(column - 1).map(char::len_utf8).sum::<usize>(),
+        (Some(given), Ok(column @ 1..)) => 1 + given.chars().take(column - 1).map(char::len_utf8).sum::<usize>(),
         _ => 0,
     }
 }

@@ -604,6 +604,7 @@ fn bad_json_is_refused_with_line_and_column() {
             48,
             "1000 was given",
         ),
+        ("\n\n  {}", 3, 3, "none was given"),
         ("// no\n{}", 1, 1, "expected value"),
     ];
     for (text, line, column, words) in rows {

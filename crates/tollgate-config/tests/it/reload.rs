@@ -7,7 +7,10 @@ use std::thread;
 use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
 use tollgate::{Ask, Clock, Cost, Inherit, LimiterExt, ManualClock, Outcome, Quota, Reason};
-use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, Source, SourceError, When};
+use tollgate_config::{
+    Changes, ConfigError, ConfigFile, LegKind, LegSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, Source,
+    SourceError, When,
+};
 
 const TOKENS: Cost = Cost::new("tokens");
 
@@ -427,6 +430,23 @@ fn a_linked_leg_follows_the_use_of_another() {
     assert!(policy.try_admit(batch).is_ok());
 }
 
+#[test]
+fn a_condition_goes_on_when_its_span_is_written_down() {
+    let mut spec = PolicySpec::new([
+        bucket("throttle", "1/h").when(When::above("permits", LoadMetric::Use, 0.8).below(0.4)),
+        semaphore("permits", 10),
+    ]);
+    let policy = spec.build(&ManualClock::new()).unwrap();
+    let applies = || policy.limiter().leg("throttle").unwrap().applies;
+    let [_held, more] = [policy.try_admit(5).unwrap(), policy.try_admit(4).unwrap()];
+    assert!(applies());
+    drop(more);
+    assert!(applies(), "between the marks");
+    spec.legs[0].when.as_mut().unwrap().over = Some(When::OVER);
+    policy.apply(spec).unwrap();
+    assert!(applies());
+}
+
 /// A version that the waker of a waiter hands in is put in force there: the waiters are woken when the version before is in
 /// force as a whole.
 #[test]
@@ -483,6 +503,29 @@ fn a_source_is_followed_and_its_mistakes_are_reported() {
             (false, "version 3: `leg.permits.limit` 2 -> 3".to_owned()),
         ]
     );
+}
+
+/// `apply` records why a version is refused: recorded again by the follower, the error could outlive a later version.
+#[test]
+fn a_refused_version_is_recorded_once() {
+    #[derive(Default)]
+    struct Refusing(AtomicUsize);
+    impl Reload for Refusing {
+        fn apply(&self, spec: PolicySpec) -> Result<Changes, ConfigError> {
+            let refused = spec.check().unwrap_err();
+            self.refuse(SourceError::new(refused.clone()));
+            Err(refused)
+        }
+        fn refuse(&self, _: SourceError) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (sender, versions) = tokio::sync::watch::channel(PolicySpec::default());
+    sender.send_replace(PolicySpec::default());
+    drop(sender);
+    let (refusing, mut events) = (Refusing::default(), 0);
+    ManualClock::new().run(refusing.follow(versions, |_| events += 1));
+    assert_eq!((refusing.0.into_inner(), events), (1, 1));
 }
 
 /// Permits of a version without triggers come back, and a waiter for a trigger of a later one goes on.

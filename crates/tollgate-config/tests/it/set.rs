@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tollgate::policy::conditional::LoadMetric;
-use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Semaphore};
+use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Outcome, Semaphore};
 use tollgate_config::{
     ConfigError, FileSource, Format, KeyTier, KeyedSpec, Kinds, LegKind, LegSpec, PartitionsSpec, PolicySet,
     PolicySetSpec, PolicySpec, Reload, ReloadEvent, ReloadablePolicy, When, parse,
@@ -293,6 +293,20 @@ class = "live"
 acme = "paid"
 "#;
 
+#[test]
+fn a_name_of_a_key_may_be_anything() {
+    let said = |text: &str| parse::<PolicySetSpec>(text, Format::Toml).unwrap_err().to_string();
+    let address = format!("{TENANTS}'[::1]' = 'gold'");
+    assert_eq!(
+        said(&address),
+        "text:9:11: key `[::1]`: `gold` is no tier, and there are: free"
+    );
+    let column = address
+        .replace("\"free\"", "\"a expected at column 0\"")
+        .replace(".free.", ".'a expected at column 0'.");
+    assert!(said(&column).starts_with("text:9:11: key `[::1]`: `gold` is no tier"));
+}
+
 fn parsed(text: &str) -> PolicySetSpec {
     parse::<PolicySetSpec>(text, Format::Toml).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -541,6 +555,15 @@ fn the_classes_of_partitions_stay_and_a_refused_version_changes_nothing() {
         );
         assert!(refused.fault().ends_with("levels of batch, live"), "{refused}");
     }
+    // A leg that has not changed names them still.
+    let mut without = parsed(SHARED);
+    without.partitions.clear();
+    without.keyed.clear();
+    let refused = set.apply(without).unwrap_err();
+    assert!(
+        refused.fault().ends_with("is no partitions, and there are: none"),
+        "{refused}"
+    );
     assert_eq!(set.version(), 1);
     let acme = tenant(&set, "acme");
     let held = acme.try_admit(10).unwrap();
@@ -1046,5 +1069,43 @@ proptest! {
                 });
             }
         }
+    }
+}
+
+/// A window that is full at a limit of zero, and a warm-up that is free but warm, are no new ones.
+#[test]
+fn a_key_that_has_spent_stays_after_versions() {
+    let clock = ManualClock::new();
+    let window = |limit| LegKind::FixedWindow {
+        limit,
+        window: Duration::from_secs(3_600),
+    };
+    let warmup = |rate: &str| LegKind::Warmup {
+        quota: rate.parse().unwrap(),
+        period: Duration::from_secs(100),
+        cold_factor: 3,
+    };
+    for (before, after) in [(window(10), window(0)), (warmup("10/s"), warmup("20/s"))] {
+        let spec = |kind| {
+            let mut spec = PolicySetSpec::default();
+            let tenants = KeyedSpec::new(1, "free", policy([LegSpec::new("leg", kind)]));
+            spec.keyed.insert("tenant".into(), tenants);
+            spec
+        };
+        let set = spec(before).build(&clock).unwrap();
+        let tenants = set.keyed("tenant").unwrap();
+        for _ in 0..10 {
+            tenants
+                .get("acme")
+                .unwrap()
+                .try_admit(1)
+                .unwrap()
+                .finish(Outcome::Success);
+            clock.advance(Duration::from_secs(1));
+        }
+        set.apply(spec(after)).unwrap();
+        assert_eq!(tenants.evict_as_new(), 0);
+        clock.advance(Duration::from_secs(3_600));
+        assert_eq!(tenants.evict_as_new(), 1);
     }
 }

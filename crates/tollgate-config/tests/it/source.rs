@@ -110,6 +110,25 @@ fn a_watched_file_tells_by_itself() {
     assert_eq!(next(), Ok(3));
 }
 
+/// Given a follower that asks for the next version while the file is being written, then it does not get what is there so far.
+#[cfg(feature = "watch")]
+#[test]
+fn a_watched_file_is_read_when_it_is_quiet() {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use std::time::{Duration, Instant};
+    use tollgate_config::Source;
+    let (_folder, path, source) = opened();
+    let mut source = source.watch().expect("a folder can be watched here");
+    let start = Instant::now();
+    fs::write(&path, text(2)).unwrap();
+    let early = pin!(source.next()).poll(&mut Context::from_waker(Waker::noop()));
+    // A thread that slept meanwhile proves nothing.
+    assert!(matches!(early, Poll::Pending) || start.elapsed() >= Duration::from_millis(50));
+    let version = tollgate::Clock::real().run(source.next()).unwrap();
+    assert_eq!(limit(&version.unwrap()), 2);
+}
+
 #[test]
 fn of_versions_that_are_handed_in_the_last_counts() {
     let spec = |limit| PolicySpec::new([LegSpec::new("permits", LegKind::Semaphore { limit })]);
