@@ -3,6 +3,7 @@
 use crate::file::{ConfigFile, read_bytes};
 use crate::kind::Kinds;
 use crate::spec::{ConfigError, PolicySpec};
+use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -19,13 +20,18 @@ use std::path::{Path, PathBuf};
 /// assert!(last_good.see(Some(good)).is_none(), "that version is in force still");
 /// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
-#[derive(Debug)]
 pub struct LastGood<S = PolicySpec> {
     key: Box<str>,
     kinds: Kinds,
     given: Result<Vec<u8>, String>,
     applied: Result<Vec<u8>, String>,
     spec: PhantomData<fn() -> S>,
+}
+
+impl<S> fmt::Debug for LastGood<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LastGood({:?})", self.key)
+    }
 }
 
 impl<S: ConfigFile> LastGood<S> {
