@@ -206,6 +206,7 @@ macro_rules! delegate {
         }
     };
     (@finish $this:ident $to:expr) => {
+        #[inline(always)] // row: built policy
         fn finish(&$this, ticket: Self::Ticket, outcome: $crate::Outcome) {
             $to.finish(ticket, outcome);
         }

@@ -195,7 +195,8 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             if panicking() {
-                quietly(|| self.limiter.finish(ticket, Outcome::Ignored));
+                let limiter = &self.limiter;
+                quietly(move || limiter.finish(ticket, Outcome::Ignored));
             } else {
                 self.limiter.finish(ticket, Outcome::Ignored);
             }

@@ -181,7 +181,7 @@ macro_rules! tuples {
     // Each leg ends its work, whichever of them panics.
     (@finish $this:ident $ticket:ident $outcome:ident $last:tt) => { $this.$last.finish($ticket.$last, $outcome) };
     (@finish $this:ident $ticket:ident $outcome:ident $first:tt $($rest:tt)+) => {
-        both(|| $this.$first.finish($ticket.$first, $outcome), || tuples!(@finish $this $ticket $outcome $($rest)+))
+        both(move || $this.$first.finish($ticket.$first, $outcome), move || tuples!(@finish $this $ticket $outcome $($rest)+))
     };
     (@leave $this:ident $place:ident $last:tt) => { $this.$last.leave($place) };
     (@leave $this:ident $place:ident $first:tt $($rest:tt)+) => {

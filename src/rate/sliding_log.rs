@@ -260,3 +260,20 @@ impl Limited for Log {
         self.sealed = self.made;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ManualClock;
+
+    #[test]
+    fn admissions_of_one_instant_share_an_entry() {
+        let clock = ManualClock::new();
+        let log = SlidingLog::new(1_000, Duration::from_secs(1)).unwrap().on(&clock);
+        for entries in 1..=3 {
+            assert_eq!(log.acquire_up_to(5) + log.acquire_up_to(5), 10);
+            assert_eq!(log.meter.look(|log| log.entries.len()), entries);
+            clock.advance(Duration::from_millis(1));
+        }
+    }
+}

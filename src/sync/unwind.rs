@@ -36,6 +36,7 @@ pub(crate) fn each<I: Iterator>(items: I, act: impl FnMut(I::Item)) {
 /// assert!(catch_unwind(AssertUnwindSafe(ends)).is_err());
 /// assert_eq!(counted.get(), 1);
 /// ```
+#[inline(always)] // row: built policy
 pub fn both(first: impl FnOnce(), second: impl FnOnce()) {
     if panicking() {
         return in_panic(first, second);
