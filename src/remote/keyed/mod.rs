@@ -25,7 +25,7 @@ use super::memory::Memory;
 use crate::sync::unwind::quietly;
 use crate::sync::wake::wake_all;
 use crate::time::Clock;
-pub use builder::RemoteKeyedBuilder;
+pub use builder::{ManyKeys, RemoteKeyedBuilder};
 pub use key::RemoteKey;
 pub use limits::{KeyedLimits, RemoteLeg};
 use parking_lot::Mutex;
@@ -186,7 +186,7 @@ impl Remote<Memory> {
         levels: impl IntoIterator<Item = (L, KeyedLimits)>,
     ) -> RemoteKeyedBuilder {
         let levels = levels.into_iter().map(|(level, limits)| (level.into(), limits));
-        RemoteKeyedBuilder::new(name, levels.collect())
+        RemoteKeyedBuilder::keyed(name, levels.collect())
     }
 }
 

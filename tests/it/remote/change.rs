@@ -57,7 +57,7 @@ fn an_impossible_change_is_an_error() {
 
 #[test]
 fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
-    for prefetch in [None, Some(Prefetch::up_to(4).turn(Duration::ZERO))] {
+    for prefetch in [None, Some(Prefetch { turn: Duration::ZERO, ..Prefetch::up_to(4) })] {
         let world = World::new();
         let make = |builder: RemoteBuilder| match prefetch {
             None => world.make(builder),
@@ -137,7 +137,7 @@ fn a_change_counts_while_the_store_is_away_and_for_blocks() {
     let world = World::new();
     world.clock.run(async {
         let builder = Remote::rate(world.key.clone(), quota(10));
-        let prefetch = Prefetch::up_to(10).expiry(Duration::from_secs(60));
+        let prefetch = Prefetch { expiry: Duration::from_secs(60), ..Prefetch::up_to(10) };
         let remote = world.make(
             builder
                 .prefetch(prefetch)

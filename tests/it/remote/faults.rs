@@ -316,7 +316,7 @@ fn blocks_of_many_machines_hold_no_more_than_the_refill_of_their_expiry() {
         let builder = Remote::rate(Key::new("rate").unwrap(), quota)
             .on(&world.clock)
             .client(n);
-        let prefetch = Prefetch::up_to(most).keep(most).expiry(expiry);
+        let prefetch = Prefetch { low: most, expiry, ..Prefetch::up_to(most) };
         let (remote, driver) = builder.ttl(TTL).prefetch(prefetch).build(world.line()).unwrap();
         let (world, spent) = (&world, &spent);
         async move {

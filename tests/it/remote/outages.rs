@@ -361,7 +361,7 @@ fn a_charge_that_was_too_low_is_reported_to_the_store() {
     let world = World::new(Fault::None);
     let build = || {
         let rate = Remote::rate(Key::new("rate").unwrap(), Quota::per_second(10).burst(10)).on(&world.clock);
-        world.build(rate.prefetch(Prefetch::up_to(5).keep(5)))
+        world.build(rate.prefetch(Prefetch { low: 5, ..Prefetch::up_to(5) }))
     };
     let (one, other) = (build(), build());
     let gate = one.per(TOKENS);

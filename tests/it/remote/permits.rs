@@ -270,7 +270,7 @@ fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
     let leases = world.build(
         world
             .permits(8)
-            .prefetch(Prefetch::up_to(8).keep(8).turn(Duration::ZERO)),
+            .prefetch(Prefetch { low: 8, turn: Duration::ZERO, ..Prefetch::up_to(8) }),
     );
     assert_eq!(leases.stats().available_here, 8);
     let syncs = leases.stats().syncs;
@@ -293,7 +293,7 @@ fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
 #[test]
 fn a_place_of_a_waiter_that_was_served_here_holds_up_no_other_process() {
     let world = World::new();
-    let prefetch = Prefetch::up_to(2).turn(Duration::ZERO);
+    let prefetch = Prefetch { turn: Duration::ZERO, ..Prefetch::up_to(2) };
     let [one, other] = [0, 1].map(|_| world.build(world.permits(2).prefetch(prefetch)));
     let [first, second] = [0, 1].map(|_| now(one.acquire(1)).unwrap());
     let mut waits = pin!(one.acquire(1));
