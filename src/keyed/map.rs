@@ -361,7 +361,9 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                     return Ok(entry.hand_out());
                 }
                 if !table.has_room() {
-                    Some(candidate(&mut table, &mut looks).ok_or(KeysFull { max_entries: self.max_entries })?)
+                    Some(candidate(&mut table, &mut looks).ok_or(KeysFull {
+                        max_entries: self.max_entries,
+                    })?)
                 } else if let Some((_, key, limiter)) = made.take_if(|made| self.is_current(made.0)) {
                     let mut entry = MapEntry { limiter, touched: true };
                     let handle = entry.hand_out();

@@ -193,8 +193,10 @@ impl RemoteKind for OneKey {
         builder.check_capacity()?;
         let counts = !is_unsupported(&builder.kind.rule);
         // A store that tells no time leases what it cannot count.
-        let leases =
-            matches!(builder.kind.rule, Rule::Rate { .. }) && builder.kind.prefetch.is_none() && !counts && !is_unsupported(&LEASED);
+        let leases = matches!(builder.kind.rule, Rule::Rate { .. })
+            && builder.kind.prefetch.is_none()
+            && !counts
+            && !is_unsupported(&LEASED);
         let capacity = leases || builder.kind.capacity && !(is_sparse(&builder.kind.rule) && counts);
         let supported = supports(if capacity { &LEASED } else { &builder.kind.rule });
         let quota_is_fixed = builder.kind.capacity || leases;

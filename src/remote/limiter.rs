@@ -286,16 +286,6 @@ impl<B: Backend> Remote<B> {
             .with(|client| RemoteStats::of(client, &self.shared.clock, now))
     }
 
-    /// The name of the limiter at the store.
-    pub fn name(&self) -> &str {
-        &self.shared.name
-    }
-
-    /// The store.
-    pub fn backend(&self) -> &B {
-        &self.shared.backend
-    }
-
     pub(super) fn refusal(&self, reason: Reason) -> Refusal {
         refusal(reason, self.shared.leg)
     }

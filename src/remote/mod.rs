@@ -63,8 +63,8 @@ pub use error::RemoteError;
 pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use keyed::{
-    KeyedLimits, ManyKeys, RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder,
-    RemoteKeyedStats, RemoteLeg,
+    KeyedLimits, ManyKeys, RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed,
+    RemoteKeyedBuilder, RemoteKeyedStats, RemoteLeg,
 };
 pub use limiter::Remote;
 pub use lost::Lost;

@@ -414,7 +414,10 @@ mod tests {
 
     #[test]
     fn a_refund_is_kept_no_longer_than_it_would_have_been() {
-        let mut world = World::new(Prefetch { expiry: 8 * MS, ..Prefetch::up_to(MOST) });
+        let mut world = World::new(Prefetch {
+            expiry: 8 * MS,
+            ..Prefetch::up_to(MOST)
+        });
         world.fetch(5);
         world.take(3);
         world.advance(4);
@@ -430,7 +433,10 @@ mod tests {
 
     #[test]
     fn a_batch_is_the_demand_of_a_span() {
-        let mut world = World::new(Prefetch { span: 20 * MS, ..Prefetch::up_to(MOST) });
+        let mut world = World::new(Prefetch {
+            span: 20 * MS,
+            ..Prefetch::up_to(MOST)
+        });
         for _ in 0..5 {
             world.fetch(1);
             world.take(1);

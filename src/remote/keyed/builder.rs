@@ -140,7 +140,12 @@ impl RemoteKind for ManyKeys {
             let (tiers, name) = (Arc::new(Tiers::of(limits, None)?), name.clone());
             Ok(Level { name, tiers })
         };
-        let levels = builder.kind.levels.iter().map(level).collect::<Result<Vec<_>, RemoteError>>()?;
+        let levels = builder
+            .kind
+            .levels
+            .iter()
+            .map(level)
+            .collect::<Result<Vec<_>, RemoteError>>()?;
         if levels.is_empty() {
             return Err(Level::error("", "one or more"));
         }

@@ -99,7 +99,8 @@ pub(super) enum KeyLimits {
 }
 
 impl KeyedLimits {
-    /// At most `max_keys` keys at a time in this process, with the legs of the tier `default` unless they have others.
+    /// At most `max_keys` keys at a time in this process, above zero and as the limiter was built, with the legs of the tier `default`
+    /// unless they have others.
     pub fn new(max_keys: usize, default: impl Into<Box<str>>, legs: impl IntoIterator<Item = RemoteLeg>) -> Self {
         let default = default.into();
         Self {
@@ -108,13 +109,6 @@ impl KeyedLimits {
             default,
             keys: BTreeMap::new(),
         }
-    }
-
-    /// Keys at most, above zero. It stays as the limiter was built.
-    #[must_use]
-    pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.max_keys = max_keys;
-        self
     }
 
     /// The legs of the tier of this name, instead of those that it had.

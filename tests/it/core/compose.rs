@@ -176,7 +176,7 @@ fn a_look_says_the_latest_instant_of_all_legs() {
     let now = clock.now();
     let held = both.try_admit(1).unwrap();
     let look = || {
-        let (ask, reading) = (Ask::one(), ClockReading::new());
+        let (ask, reading) = (Ask::one(), ClockReading::default());
         both.look(&Demand::new(&ask, &reading)).unwrap_err().wait()
     };
     let half = clock.after(now, Duration::from_millis(500));
