@@ -47,7 +47,10 @@ pub struct RemoteBuilder<K = OneKey> {
 pub trait RemoteKind: Sized {
     /// The limiter that is built.
     type Limiter<B: Backend>;
-    #[doc(hidden)]
+    /// Builds it: [`RemoteBuilder::build`] calls this.
+    ///
+    /// # Errors
+    /// As [`RemoteBuilder::build`].
     fn build<B: Backend>(builder: RemoteBuilder<Self>, backend: B) -> Result<(Self::Limiter<B>, Driver), RemoteError>;
 }
 

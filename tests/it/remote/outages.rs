@@ -402,19 +402,13 @@ fn a_grant_for_later_is_ready_then_and_not_before() {
     let begun = world.clock.now();
     let at = world.clock.clock().after(begun, Duration::from_millis(200));
     for n in [1, 2] {
-        assert_eq!(
-            (ready(n).after(), ready(n).not_before()),
-            (Some(Duration::from_millis(200)), Some(at))
-        );
+        assert_eq!(ready(n), Wait::Until { nanos: 200_000_000, at });
     }
     assert_eq!(ready(3), Wait::EVENT, "that is more than was granted");
     world
         .clock
         .advance(Duration::from_millis(200) - Duration::from_nanos(1));
-    assert_eq!(
-        (ready(2).after(), ready(2).not_before()),
-        (Some(Duration::from_nanos(1)), Some(at))
-    );
+    assert_eq!(ready(2), Wait::Until { nanos: 1, at });
     world.clock.advance(Duration::from_nanos(1));
     drop(remote.try_acquire(2).unwrap());
 }
