@@ -59,7 +59,7 @@ pub use usage::RemoteKeyUsage;
 /// key is under way travel together in the next one.
 ///
 /// # Memory
-/// A key is known here while a step is under way, a permit is held or awaited, or a refusal holds, and no key beyond [`KeyedLimits::max_keys`]: another one is
+/// A key is known here while a step is under way, a permit is held or awaited, or a refusal holds, and at most the `max_keys` keys of [`KeyedLimits::new`]: another one is
 /// refused as [`QueueFull`](crate::Reason::QueueFull) then. The store forgets a key once all that was taken has come back.
 ///
 /// # Outages
