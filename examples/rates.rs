@@ -131,7 +131,7 @@ fn delaying(limiter: impl Limiter + 'static, clock: &ManualClock, arrivals: &[u6
     let (line, start) = (&line, clock.now());
     clock.run(async move {
         let requests = arrivals.iter().map(|&at| async move {
-            tollgate::time::Sleep::until(clock, clock.after(start, Duration::from_nanos(at))).await;
+            clock.sleep_until(clock.after(start, Duration::from_nanos(at))).await;
             let permit = line.admit(Ask::one()).await.ok()?;
             permit.forget();
             Some(clock.between(start, clock.now()).as_nanos() as u64)

@@ -1,7 +1,6 @@
 //! The time of a run: virtual, or real and a multiple of the trace's speed.
 
 use std::time::Duration;
-use tollgate::time::Sleep;
 use tollgate::{Clock, Instant, ManualClock, Quota, QuotaError};
 
 /// The time of one run. Cheap to clone.
@@ -65,12 +64,14 @@ impl Pace {
 
     /// Sleeps for a duration of the trace.
     pub async fn sleep(&self, duration: Duration) {
-        Sleep::until(&self.clock, self.clock.after(self.clock.now(), self.scaled(duration))).await;
+        self.clock.sleep(self.scaled(duration)).await;
     }
 
     /// Sleeps until an instant of the trace.
     pub async fn sleep_until(&self, since_start: Duration) {
-        Sleep::until(&self.clock, self.clock.after(self.origin, self.scaled(since_start))).await;
+        self.clock
+            .sleep_until(self.clock.after(self.origin, self.scaled(since_start)))
+            .await;
     }
 
     /// Runs a closure that blocks the thread. Live, the other tasks go on elsewhere meanwhile.

@@ -25,8 +25,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|_| format!("{machines} is no number of machines"))?;
     let folder = words.next();
     let ms = Duration::from_millis;
-    let tokens = |most: u64, span| Prefetch::up_to(most).span(span).expiry(span * 4);
-    let permits = |turn| Prefetch::up_to(10).turn(turn);
+    let tokens = |most: u64, span| Prefetch {
+        span,
+        expiry: span * 4,
+        ..Prefetch::up_to(most)
+    };
+    let permits = |turn| Prefetch {
+        turn,
+        ..Prefetch::up_to(10)
+    };
     let plans = [
         ("permits, one by one", Shape::Permits, None),
         ("permits, prefetch, turn 10 ms", Shape::Permits, Some(permits(ms(10)))),

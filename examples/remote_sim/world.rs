@@ -10,7 +10,6 @@ use std::time::Duration;
 use tollgate::remote::{
     Backend, Key, Memory, Notification, Prefetch, Remote, Rule, Session, StoreError, SyncReply, SyncRequest,
 };
-use tollgate::time::Sleep;
 use tollgate::{Clock, ManualClock, Quota};
 
 /// There and back is a millisecond, give or take a fifth.
@@ -99,7 +98,7 @@ fn mix(n: u64) -> u64 {
 }
 
 async fn sleep(clock: &Clock, time: Duration) {
-    Sleep::until(clock, clock.after(clock.now(), time)).await;
+    clock.sleep(time).await;
 }
 
 /// The observations of all machines.
@@ -155,7 +154,7 @@ async fn spender(clock: &Clock, remote: &Remote<Line>, seen: &Seen, machine: u64
     while let Ok(token) = remote.acquire(1).await {
         drop((seen.admit(machine), token));
         next = clock.after(next, every).max(clock.now());
-        Sleep::until(clock, next).await;
+        clock.sleep_until(next).await;
     }
 }
 

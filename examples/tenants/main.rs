@@ -18,7 +18,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
-use tollgate::time::Sleep;
 use tollgate::{
     Ask, Cost, Inherit, Instant, Keyed, KeysFull, LimiterExt, ManualClock, Policy, Quota, Refusal, TokenBucket,
 };
@@ -71,7 +70,7 @@ where
             let tenant = tenant_of(number);
             let after = request.at - trace[0].at;
             let at = clock.after(start, Duration::from_nanos(after));
-            Sleep::until(clock, at).await;
+            clock.sleep_until(at).await;
             let tokens = request.context + request.generated;
             let outcome = admit(tenant, Ask::one().cost(TOKENS, tokens)).await;
             let entry = &mut served.borrow_mut()[tenant as usize];
@@ -137,7 +136,9 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
     });
     let upgrade = async {
         let half = (trace[trace.len() - 1].at - trace[0].at) / 2;
-        Sleep::until(&clock, clock.after(Instant::ZERO, Duration::from_nanos(half))).await;
+        clock
+            .sleep_until(clock.after(Instant::ZERO, Duration::from_nanos(half)))
+            .await;
         let trial = requests.entry(&TRIAL).expect("there is room for every tenant");
         trial.set_quota(Quota::per_minute(600).burst(100), Inherit::AsIs);
     };

@@ -289,7 +289,7 @@ impl<'a> Pair<'a> {
     /// How long until all limiters would admit the head; `None` where no time helps.
     fn until_head(&self) -> Option<Duration> {
         let ask = self.waiting.first()?.ask;
-        let (reading, mut longest) = (ClockReading::new(), Duration::ZERO);
+        let (reading, mut longest) = (ClockReading::default(), Duration::ZERO);
         for (leg, _) in self.legs.iter().zip(&self.version.legs).filter(|(_, leg)| leg.2) {
             if let Err(refusal) = leg.limiter.look(&Demand::new(&ask, &reading)) {
                 longest = longest.max(refusal.retry_after()?);

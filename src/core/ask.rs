@@ -219,7 +219,7 @@ impl Default for Ask {
 ///
 /// ```
 /// # use tollgate::{Ask, ClockReading, Demand, Role};
-/// let (ask, reading) = (Ask::one(), ClockReading::new());
+/// let (ask, reading) = (Ask::one(), ClockReading::default());
 /// assert_eq!(Demand::new(&ask, &reading).role(), Role::Newcomer);
 /// ```
 // As wide as its neighbours: a narrow field that is copied with them would stall the copy.
@@ -251,7 +251,7 @@ pub(crate) struct Waiting<'a> {
 /// ```
 /// # use tollgate::{Ask, ClockReading, Cost, Demand};
 /// const BYTES: Cost = Cost::new("bytes");
-/// let (ask, reading) = (Ask::many(2).cost(BYTES, 512), ClockReading::new());
+/// let (ask, reading) = (Ask::many(2).cost(BYTES, 512), ClockReading::default());
 /// let calls = Demand::new(&ask, &reading);
 /// assert_eq!((calls.units(), calls.per(BYTES).unwrap().units()), (2, 512));
 /// assert!(calls.per(Cost::new("seconds")).is_none());

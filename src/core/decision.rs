@@ -12,7 +12,7 @@ use std::time::Duration;
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
 /// let policy = Policy::builder().on(&ManualClock::new()).limit(Semaphore::new(1).named("slots")).build()?;
-/// assert!(policy.explain(1).admits());
+/// assert_eq!(policy.explain(1).refused_by(), None);
 /// let decision = policy.explain(3);
 /// assert_eq!(decision.refused_by().map(|leg| &*leg.leg), Some("slots"));
 /// assert_eq!(decision.legs.len(), 1);
@@ -237,18 +237,13 @@ impl Decision {
         let first = refuse.clone().next();
         refuse.find(|leg| leg.verdict == LegVerdict::Never).or(first)
     }
-
-    /// True when it would be admitted now.
-    pub fn admits(&self) -> bool {
-        self.refused_by().is_none()
-    }
 }
 
 /// A measured number of a leg.
 ///
 /// ```
 /// # use tollgate::policy::conditional::LoadMetric;
-/// assert_eq!(LoadMetric::ALL.map(LoadMetric::name), ["use", "rate", "latency", "refusals"]);
+/// assert_eq!(LoadMetric::ALL.map(|metric| metric.to_string()), ["use", "rate", "latency", "refusals"]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
@@ -272,21 +267,17 @@ pub enum LoadMetric {
 impl LoadMetric {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Use, Self::Rate, Self::Latency, Self::Refusals];
+}
 
-    /// The name in a file.
-    pub fn name(self) -> &'static str {
-        match self {
+/// Its name in a file.
+impl fmt::Display for LoadMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Use => "use",
             Self::Rate => "rate",
             Self::Latency => "latency",
             Self::Refusals => "refusals",
-        }
-    }
-}
-
-impl fmt::Display for LoadMetric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        })
     }
 }
 

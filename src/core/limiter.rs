@@ -289,7 +289,7 @@ pub trait LimiterExt: Limiter + Sized {
     /// ```
     #[inline(always)] // row: bare chain
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal> {
-        let (ask, reading) = (ask.into(), ClockReading::new());
+        let (ask, reading) = (ask.into(), ClockReading::default());
         match self.try_reserve(&Demand::new(&ask, &reading)) {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
             Err(refusal) => Err(refusal),

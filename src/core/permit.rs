@@ -219,19 +219,13 @@ impl<L: Limiter<Ticket = T>, T: Ticket> fmt::Debug for Permit<L, T> {
 /// let limiter = TokenBucket::new(Quota::per_minute(6_000)).per(TOKENS);
 /// let mut permit = limiter.try_admit(Ask::one().cost(TOKENS, 500)).unwrap();
 /// let error = permit.settle(BYTES, 80).unwrap_err();
-/// assert_eq!(error.cost(), BYTES);
+/// assert_eq!(error.cost, BYTES);
 /// assert_eq!(error.to_string(), "no leg counts the cost `bytes`");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownCost {
-    cost: Cost,
-}
-
-impl UnknownCost {
     /// The cost that no leg counts.
-    pub fn cost(&self) -> Cost {
-        self.cost
-    }
+    pub cost: Cost,
 }
 
 impl fmt::Display for UnknownCost {

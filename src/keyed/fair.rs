@@ -230,7 +230,7 @@ impl FairShare {
     /// # Errors
     /// `RateExceeded`, with `retry_after`; `Oversized` when `n` exceeds the burst.
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal> {
-        let (ask, reading) = (Ask::many(n), ClockReading::new());
+        let (ask, reading) = (Ask::many(n), ClockReading::default());
         self.try_reserve(&Demand::new(&ask, &reading)).map(drop)
     }
 

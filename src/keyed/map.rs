@@ -361,7 +361,9 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                     return Ok(entry.hand_out());
                 }
                 if !table.has_room() {
-                    Some(candidate(&mut table, &mut looks).ok_or(KeysFull::new(self.max_entries))?)
+                    Some(candidate(&mut table, &mut looks).ok_or(KeysFull {
+                        max_entries: self.max_entries,
+                    })?)
                 } else if let Some((_, key, limiter)) = made.take_if(|made| self.is_current(made.0)) {
                     let mut entry = MapEntry { limiter, touched: true };
                     let handle = entry.hand_out();
@@ -424,30 +426,8 @@ impl<K, L> fmt::Debug for Keyed<K, L> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeysFull {
-    max_entries: usize,
-}
-
-impl KeysFull {
-    /// The error of a closure that makes no limiter for its key.
-    ///
-    /// ```
-    /// # use tollgate::{Keyed, KeysFull, Semaphore};
-    /// let limits = [("acme", 8), ("zenith", 4)];
-    /// let tenants = Keyed::try_new(100, move |tenant: &String| {
-    ///     let known = limits.iter().find(|(name, _)| name == tenant);
-    ///     known.map(|(_, limit)| Semaphore::new(*limit)).ok_or(KeysFull::new(limits.len()))
-    /// });
-    /// assert!(tenants.get("acme").is_ok());
-    /// assert_eq!(tenants.get("other").unwrap_err().max_entries(), 2);
-    /// ```
-    pub fn new(max_entries: usize) -> Self {
-        Self { max_entries }
-    }
-
     /// The most keys that the map may hold.
-    pub fn max_entries(&self) -> usize {
-        self.max_entries
-    }
+    pub max_entries: usize,
 }
 
 impl fmt::Display for KeysFull {

@@ -444,7 +444,7 @@ impl<L: Limiter, H: Borrow<Policy<L>> + Limiter<Ticket = L::Ticket> + Clone + Un
         let this = self.get_mut();
         let core = &this.policy.borrow().0;
         if matches!(this.wait, Stage::New) && core.is_idle() {
-            let reading = ClockReading::new();
+            let reading = ClockReading::default();
             match core.limiter.try_reserve(&Demand::new(&this.ask, &reading)) {
                 Ok(ticket) => {
                     this.wait = Stage::Ended;

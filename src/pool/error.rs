@@ -50,15 +50,14 @@ pub enum TaskError {
 /// # use tollgate::{WorkerPool, pool::TaskError};
 /// let pool = WorkerPool::builder().workers(1).build()?;
 /// let result = pool.run(|| std::panic::panic_any(404_u16));
-/// let Err(TaskError::Panicked(payload)) = result else { unreachable!() };
-/// assert_eq!(payload.into_inner().downcast_ref(), Some(&404_u16));
+/// assert!(matches!(result, Err(TaskError::Panicked(_))));
+/// assert_eq!(result.unwrap_err().into_panic().unwrap().downcast_ref(), Some(&404_u16));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PanicPayload(Mutex<Box<dyn Any + Send>>);
 
 impl PanicPayload {
-    /// Returns the payload, to be resumed or inspected.
-    pub fn into_inner(self) -> Box<dyn Any + Send> {
+    pub(super) fn into_inner(self) -> Box<dyn Any + Send> {
         self.0.into_inner()
     }
 }

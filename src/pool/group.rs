@@ -153,13 +153,8 @@ impl<K: PoolKind, T, E> Group<K, T, E> {
     }
 
     /// Returns the number of outstanding results.
-    pub fn len(&self) -> usize {
+    pub fn outstanding(&self) -> usize {
         self.set.left
-    }
-
-    /// Returns true when no result is outstanding.
-    pub fn is_empty(&self) -> bool {
-        self.set.left == 0
     }
 
     /// Cancels the tasks that have not started, and the futures that have not ended.
@@ -179,7 +174,7 @@ impl<K: PoolKind, T, E> Group<K, T, E> {
 
     /// Polls for the next task that has ended, and returns its number and result; `Ready(None)` if none is outstanding.
     #[allow(clippy::type_complexity)]
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, GroupError<E>>)>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, GroupError<E>>)>> {
         let waker = cx.waker();
         while self.set.left > 0 {
             if let Some((id, handle)) = &mut self.ending {
@@ -817,13 +812,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_empty_while_no_result_is_outstanding() {
+    fn the_outstanding_results_are_counted() {
         let pool = crate::WorkerPool::builder().workers(1).build().unwrap();
         let mut group = pool.group::<_, ()>();
-        assert!(group.is_empty());
+        assert_eq!(group.outstanding(), 0);
         group.submit(|| Ok(1)).unwrap();
-        assert!(!group.is_empty());
+        assert_eq!(group.outstanding(), 1);
         assert!(matches!(group.next(), Some((0, Ok(1)))));
-        assert!(group.is_empty());
+        assert_eq!(group.outstanding(), 0);
     }
 }

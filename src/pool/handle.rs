@@ -235,14 +235,6 @@ impl<T> TaskHandle<T> {
         self.wait = None;
         joined.ok_or(self)
     }
-
-    /// Waits for the result and blocks the thread. Not for async code.
-    ///
-    /// # Errors
-    /// [`TaskError`]: the task panicked, was dropped, or never started.
-    pub fn join_blocking(self) -> Result<T, TaskError> {
-        crate::sync::park::run_blocking(self)
-    }
 }
 
 impl<K: PoolKind, T> Unpin for Handle<K, T> {}

@@ -79,7 +79,7 @@ pub type CalendarWindow = Rate<Locked<Ring<Civil>>>;
 /// ```
 /// # use tollgate::{CalendarPeriod, CalendarWindow};
 /// for period in CalendarPeriod::ALL {
-///     assert_eq!(CalendarWindow::new(100, period, "UTC")?.period(), period);
+///     assert_eq!(CalendarWindow::new(100, period, "UTC")?.available(), 100);
 /// }
 /// # Ok::<(), tollgate::TimeZoneError>(())
 /// ```
@@ -138,6 +138,19 @@ impl Rate<Locked<Ring<Civil>>> {
     ///
     /// # Errors
     /// [`TimeZoneError`] when no such zone is known.
+    ///
+    /// ```
+    /// # use tollgate::{CalendarPeriod, CalendarWindow, Inherit, ManualClock};
+    /// let budget = CalendarWindow::new(100, CalendarPeriod::Month, "UTC")?.on(&ManualClock::new());
+    /// assert_eq!(budget.acquire_up_to(150), 100);
+    /// budget.set_limit(120, Inherit::AsIs);
+    /// assert_eq!(budget.available(), 20);
+    /// budget.force_acquire(30); // Known from the bill.
+    /// assert!(budget.debt() == 10 && budget.time_until(1).is_some());
+    /// budget.reset();
+    /// assert_eq!(budget.available(), 120);
+    /// # Ok::<(), tollgate::TimeZoneError>(())
+    /// ```
     pub fn new(limit: u64, period: CalendarPeriod, time_zone: &str) -> Result<Self, TimeZoneError> {
         let zone = TimeZone::get(time_zone).or_else(|_| TimeZoneDatabase::bundled().get(time_zone));
         // A zone without a name is `Etc/Unknown`, of which no rules are known.
@@ -162,29 +175,6 @@ impl Rate<Locked<Ring<Civil>>> {
         let calendar = self.meter.look(|ring| ring.borders.calendar.clone());
         Self::build(self.limit(), calendar, clock)
     }
-
-    /// The period.
-    ///
-    /// ```
-    /// # use tollgate::{CalendarPeriod, CalendarWindow, Inherit, ManualClock};
-    /// let budget = CalendarWindow::new(100, CalendarPeriod::Month, "UTC")?.on(&ManualClock::new());
-    /// assert_eq!(budget.acquire_up_to(150), 100);
-    /// budget.set_limit(120, Inherit::AsIs);
-    /// assert_eq!(budget.available(), 20);
-    /// budget.force_acquire(30); // Known from the bill.
-    /// assert!(budget.debt() == 10 && budget.time_until(1).is_some());
-    /// budget.reset();
-    /// assert_eq!(budget.available(), 120);
-    /// # Ok::<(), tollgate::TimeZoneError>(())
-    /// ```
-    pub fn period(&self) -> CalendarPeriod {
-        self.meter.look(|ring| ring.borders.calendar.period)
-    }
-
-    /// The name of the time zone.
-    pub fn time_zone(&self) -> String {
-        self.meter.look(|ring| ring.borders.calendar.name().to_owned())
-    }
 }
 
 /// The local dates of a time zone, cut into periods. Instants are seconds since 1970.
@@ -207,10 +197,6 @@ fn timestamp(second: i64) -> Timestamp {
 }
 
 impl Calendar {
-    fn name(&self) -> &str {
-        self.zone.iana_name().unwrap_or("UTC")
-    }
-
     /// What the local clock shows, as seconds since its 1970.
     fn local(&self, second: i64) -> i64 {
         let offset = self.zone.to_offset(timestamp(second));

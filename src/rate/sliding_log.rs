@@ -71,7 +71,7 @@ impl Rate<Locked<Log>> {
     /// let clock = ManualClock::new();
     /// let log = SlidingLog::new(10, Duration::from_secs(60))?.on(&clock);
     /// assert_eq!(log.acquire_up_to(15), 10);
-    /// assert_eq!(log.time_until(1), Some(log.length()));
+    /// assert_eq!(log.time_until(1), Some(Duration::from_secs(60)));
     /// log.force_acquire(5);
     /// assert_eq!(log.debt(), 5);
     /// log.set_limit(20, Inherit::AsIs);
@@ -94,8 +94,7 @@ impl Rate<Locked<Log>> {
         Self::build(self.limit(), self.length(), clock)
     }
 
-    /// The length of the window.
-    pub fn length(&self) -> Duration {
+    fn length(&self) -> Duration {
         self.meter.look(|log| log.length)
     }
 }

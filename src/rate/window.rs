@@ -167,11 +167,6 @@ impl<const SLIDES: bool> Rate<Locked<Ring<Even<SLIDES>>>> {
     pub fn on(self, clock: &Clock) -> Self {
         Self::build(self.limit(), self.settings(), clock)
     }
-
-    /// The length of the window.
-    pub fn length(&self) -> Duration {
-        self.settings().length
-    }
 }
 
 impl Rate<Locked<Ring<Even<false>>>> {

@@ -33,17 +33,42 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is limited before it is built"]
-pub struct RemoteBuilder {
+pub struct RemoteBuilder<K = OneKey> {
+    pub(super) kind: K,
+    pub(super) clock: Clock,
+    pub(super) ttl: Duration,
+    pub(super) timeout: Option<Duration>,
+    pub(super) retry: Option<Duration>,
+    pub(super) on_unavailable: OnUnavailable,
+    pub(super) unavailable_after: Option<Duration>,
+}
+
+/// What a [`RemoteBuilder`] builds: a [`Remote`], or a [`RemoteKeyed`](super::RemoteKeyed).
+pub trait RemoteKind: Sized {
+    /// The limiter that is built.
+    type Limiter<B: Backend>;
+    /// Builds it: [`RemoteBuilder::build`] calls this.
+    ///
+    /// # Errors
+    /// As [`RemoteBuilder::build`].
+    fn build<B: Backend>(builder: RemoteBuilder<Self>, backend: B) -> Result<(Self::Limiter<B>, Driver), RemoteError>;
+}
+
+/// A [`RemoteBuilder`] builds a [`Remote`].
+///
+/// ```
+/// # use tollgate::remote::{Key, OneKey, Remote, RemoteBuilder};
+/// # use std::time::Duration;
+/// let long = |builder: RemoteBuilder<OneKey>| builder.ttl(Duration::from_secs(60));
+/// let _exports = long(Remote::permits(Key::new("exports")?, 8));
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct OneKey {
     key: Key,
     rule: Rule,
-    clock: Clock,
     client: Option<u64>,
-    ttl: Duration,
     renewal: Option<Duration>,
-    timeout: Option<Duration>,
-    retry: Option<Duration>,
-    on_unavailable: OnUnavailable,
-    unavailable_after: Option<Duration>,
     prefetch: Option<Prefetch>,
     capacity: bool,
 }
@@ -52,73 +77,161 @@ pub struct RemoteBuilder {
 pub(super) const SHORTEST: Duration = Duration::from_millis(50);
 pub(super) const LONGEST: Duration = Duration::from_secs(86_400);
 
-impl RemoteBuilder {
-    pub(super) fn new(key: Key, rule: Rule) -> Self {
+impl<K: RemoteKind> RemoteBuilder<K> {
+    pub(super) fn of(kind: K) -> Self {
         Self {
-            key,
-            rule,
+            kind,
             clock: Clock::real(),
-            client: None,
             ttl: Duration::from_secs(10),
-            renewal: None,
             timeout: None,
             retry: None,
             on_unavailable: OnUnavailable::default(),
             unavailable_after: None,
-            prefetch: None,
-            capacity: false,
         }
     }
 
-    /// The clock that measures leases here; the real one unless set.
+    /// The clock that measures leases, waits and time-outs here; the real one unless set. The store counts by its own.
     pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
     /// The silence after which the store takes back the units of this process: 50 ms to a day, 10 s unless set. Others wait at
-    /// most this long for permits of a process that has died.
+    /// most this long for permits of a process that has died. A process renews the permits of a key, and the places of its waiters,
+    /// three times in it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How often the lease is renewed: up to half the time to live, a third of it unless set.
-    pub fn renewal(mut self, renewal: Duration) -> Self {
-        self.renewal = Some(renewal);
-        self
-    }
-
-    /// How long the store may take to answer before a sync is tried again: up to half the time to live; a quarter of it, and at
-    /// most a second, unless set.
+    /// How long the store may take to answer before a request is sent again: up to half the time to live. Unless set, a second and at
+    /// most a quarter of the time to live, and with many keys a second and at most half of it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How long after a failure the store is tried again: up to half the time to live; a tenth of it, and at most a second,
-    /// unless set.
+    /// How long after a failure the store is tried again. Unless set, a tenth of the time to live and at most a second, and with many keys
+    /// 200 ms. At most half the time to live, and with many keys a day.
     pub fn retry(mut self, retry: Duration) -> Self {
         self.retry = Some(retry);
         self
     }
 
-    /// What happens to requests while the store is unavailable; they are refused unless set.
+    /// What happens to requests while the store is unavailable; they are refused unless set. There are no
+    /// [shares](OnUnavailable::Share) of many keys.
     pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.on_unavailable = on_unavailable;
         self
     }
 
-    /// How long the store may fail before it counts as unavailable: up to a day, a third of the time to live unless set.
-    /// Permits that are held stay valid until their lease ends.
+    /// How long the store may fail before it counts as unavailable: up to a day. Unless set, a third of the time to live, and with many
+    /// keys three seconds. Permits that are held stay valid until their lease ends.
     pub fn unavailable_after(mut self, patience: Duration) -> Self {
         self.unavailable_after = Some(patience);
         self
     }
 
+    /// Builds the limiter, and the [`Driver`] that has to be run for it.
+    ///
+    /// # Errors
+    /// [`RemoteError`] when a setting is out of range, a leg has numbers that stores do not count, or the store cannot do it.
+    ///
+    /// ```
+    /// # use tollgate::remote::{Key, Memory, OnUnavailable, Remote};
+    /// # use tollgate::Clock;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (reports, driver) = Remote::permits(Key::new("reports")?, 2)
+    ///     .ttl(Duration::from_secs(10))
+    ///     .renewal(Duration::from_secs(3))
+    ///     .timeout(Duration::from_secs(1))
+    ///     .retry(Duration::from_millis(100))
+    ///     .unavailable_after(Duration::from_secs(2))
+    ///     .on_unavailable(OnUnavailable::Reject)
+    ///     .build(Memory::new(&Clock::real()))?;
+    /// let task = tokio::spawn(driver);
+    /// let permit = reports.acquire(1).await;
+    /// assert!(permit.is_ok());
+    /// drop(permit);
+    /// reports.close().await;
+    /// # drop(reports);
+    /// # task.abort();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn build<B: Backend>(self, backend: B) -> Result<(K::Limiter<B>, Driver), RemoteError> {
+        K::build(self, backend)
+    }
+
+    /// Builds the limiter, and runs its driver as a task of the tokio runtime that is current.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and when there is no runtime.
+    pub fn spawn<B: Backend>(self, backend: B) -> Result<K::Limiter<B>, RemoteError> {
+        let runtime = runtime()?;
+        let (limiter, driver) = self.build(backend)?;
+        runtime.spawn(driver);
+        Ok(limiter)
+    }
+
+    /// Builds the limiter, and runs its driver [in place](Driver::in_place): for stores that answer at once.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn in_place<B: Backend>(self, backend: B) -> Result<K::Limiter<B>, RemoteError> {
+        let (limiter, driver) = self.build(backend)?;
+        driver.in_place();
+        Ok(limiter)
+    }
+}
+
+impl RemoteKind for OneKey {
+    type Limiter<B: Backend> = Remote<B>;
+
+    fn build<B: Backend>(builder: RemoteBuilder, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
+        let clock = builder.clock.clone();
+        let supports = |rule| backend.supports(rule, builder.ttl);
+        let is_unsupported = |rule| matches!(supports(rule), Err(RemoteError::Unsupported { .. }));
+        builder.check_capacity()?;
+        let counts = !is_unsupported(&builder.kind.rule);
+        // A store that tells no time leases what it cannot count.
+        let leases = matches!(builder.kind.rule, Rule::Rate { .. })
+            && builder.kind.prefetch.is_none()
+            && !counts
+            && !is_unsupported(&LEASED);
+        let capacity = leases || builder.kind.capacity && !(is_sparse(&builder.kind.rule) && counts);
+        let supported = supports(if capacity { &LEASED } else { &builder.kind.rule });
+        let quota_is_fixed = builder.kind.capacity || leases;
+        let config = builder.config(capacity, quota_is_fixed)?;
+        supported?;
+        let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
+        let driver = Driver::of(Arc::clone(&shared));
+        Ok((Remote::new(shared), driver))
+    }
+}
+
+impl RemoteBuilder {
+    pub(super) fn new(key: Key, rule: Rule) -> Self {
+        Self::of(OneKey {
+            key,
+            rule,
+            client: None,
+            renewal: None,
+            prefetch: None,
+            capacity: false,
+        })
+    }
+
+    /// How often the lease is renewed: up to half the time to live, a third of it unless set.
+    pub fn renewal(mut self, renewal: Duration) -> Self {
+        self.kind.renewal = Some(renewal);
+        self
+    }
+
     /// Fetches several units at a time, to spend them in this process.
     pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
-        self.prefetch = Some(prefetch);
+        self.kind.prefetch = Some(prefetch);
         self
     }
 
@@ -161,107 +274,39 @@ impl RemoteBuilder {
     /// # Ok::<(), tollgate::remote::RemoteError>(())
     /// ```
     pub fn capacity(mut self) -> Self {
-        self.capacity = true;
+        self.kind.capacity = true;
         self
     }
 
     /// The number by which the store knows this process; drawn at random unless set. No two processes may have the same.
     #[doc(hidden)]
     pub fn client(mut self, client: u64) -> Self {
-        self.client = Some(client);
+        self.kind.client = Some(client);
         self
-    }
-
-    /// Builds the limiter, and the [`Driver`] that has to be run for it.
-    ///
-    /// # Errors
-    /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
-    ///
-    /// ```
-    /// # use tollgate::remote::{Key, Memory, OnUnavailable, Remote};
-    /// # use tollgate::Clock;
-    /// # use std::time::Duration;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (reports, driver) = Remote::permits(Key::new("reports")?, 2)
-    ///     .ttl(Duration::from_secs(10))
-    ///     .renewal(Duration::from_secs(3))
-    ///     .timeout(Duration::from_secs(1))
-    ///     .retry(Duration::from_millis(100))
-    ///     .unavailable_after(Duration::from_secs(2))
-    ///     .on_unavailable(OnUnavailable::Reject)
-    ///     .build(Memory::new(&Clock::real()))?;
-    /// let task = tokio::spawn(driver);
-    /// let permit = reports.acquire(1).await;
-    /// assert!(permit.is_ok());
-    /// drop(permit);
-    /// reports.close().await;
-    /// # drop(reports);
-    /// # task.abort();
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn build<B: Backend>(self, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
-        let clock = self.clock.clone();
-        let supports = |rule| backend.supports(rule, self.ttl);
-        let is_unsupported = |rule| matches!(supports(rule), Err(RemoteError::Unsupported { .. }));
-        self.check_capacity()?;
-        let counts = !is_unsupported(&self.rule);
-        // A store that tells no time leases what it cannot count.
-        let leases =
-            matches!(self.rule, Rule::Rate { .. }) && self.prefetch.is_none() && !counts && !is_unsupported(&LEASED);
-        let capacity = leases || self.capacity && !(is_sparse(&self.rule) && counts);
-        let supported = supports(if capacity { &LEASED } else { &self.rule });
-        let quota_is_fixed = self.capacity || leases;
-        let config = self.config(capacity, quota_is_fixed)?;
-        supported?;
-        let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
-        let driver = Driver::of(Arc::clone(&shared));
-        Ok((Remote::new(shared), driver))
-    }
-
-    /// Builds the limiter, and runs its driver as a task of the tokio runtime that is current.
-    ///
-    /// # Errors
-    /// [`RemoteError`] when a setting is out of range, or when there is no runtime.
-    pub fn spawn<B: Backend>(self, backend: B) -> Result<Remote<B>, RemoteError> {
-        let runtime = runtime()?;
-        let (remote, driver) = self.build(backend)?;
-        runtime.spawn(driver);
-        Ok(remote)
-    }
-
-    /// Builds the limiter, and runs its driver [in place](Driver::in_place): for stores that answer at once.
-    ///
-    /// # Errors
-    /// [`RemoteError`] when a setting is out of range.
-    pub fn in_place<B: Backend>(self, backend: B) -> Result<Remote<B>, RemoteError> {
-        let (remote, driver) = self.build(backend)?;
-        driver.in_place();
-        Ok(remote)
     }
 
     /// Checks that the limit is one that can be leased.
     fn check_capacity(&self) -> Result<(), RemoteError> {
-        let (given, of) = match self.rule {
+        let (given, of) = match self.kind.rule {
             Rule::Permits { .. } => ("capacity lease", "number of permits"),
             Rule::Window { .. } => ("capacity lease", "window"),
             Rule::Rate { .. } => ("prefetch", "capacity lease"),
         };
-        if self.capacity && (of != "capacity lease" || self.prefetch.is_some()) {
+        if self.kind.capacity && (of != "capacity lease" || self.kind.prefetch.is_some()) {
             return Err(RemoteError::Rule { given, of });
         }
         Ok(())
     }
 
     fn config(self, capacity: bool, quota_is_fixed: bool) -> Result<Config, RemoteError> {
-        let most = check_rule(&self.rule)?;
+        let most = check_rule(&self.kind.rule)?;
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         let within = |what, given: Option<Duration>, default: Duration| {
             let given = given.unwrap_or(default);
             check(what, given, (Duration::from_millis(1), self.ttl / 2)).map(|()| given)
         };
         let second = Duration::from_secs(1);
-        if let Some(prefetch) = self.prefetch {
+        if let Some(prefetch) = self.kind.prefetch {
             if prefetch.most == 0 || prefetch.most > most {
                 return Err(RemoteError::Prefetch {
                     given: prefetch.most,
@@ -287,22 +332,22 @@ impl RemoteBuilder {
             (Duration::ZERO, LONGEST),
         )?;
         Ok(Config {
-            client: self.client.unwrap_or_else(random::number),
-            renewal: within("renewal", self.renewal, self.ttl / 3)?,
+            client: self.kind.client.unwrap_or_else(random::number),
+            renewal: within("renewal", self.kind.renewal, self.ttl / 3)?,
             timeout: within("time-out", self.timeout, (self.ttl / 4).min(second))?,
             retry: within("retry", self.retry, (self.ttl / 10).min(second))?,
             key: if capacity {
-                self.key.of_kind("capacity")
+                self.kind.key.of_kind("capacity")
             } else {
-                self.key.clone()
+                self.kind.key.clone()
             },
-            name: self.key,
-            rule: self.rule,
-            set_up: self.rule,
+            name: self.kind.key,
+            rule: self.kind.rule,
+            set_up: self.kind.rule,
             ttl: self.ttl,
             on_unavailable: self.on_unavailable,
             unavailable_after,
-            prefetch: self.prefetch,
+            prefetch: self.kind.prefetch,
             capacity,
             quota_is_fixed,
         })

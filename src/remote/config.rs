@@ -71,16 +71,27 @@ pub enum OnUnavailable {
 /// // In this process, without the store.
 /// assert!(calls.try_admit(1).is_ok());
 ///
+/// // Two of them even without demand.
+/// let ready = Prefetch { low: 2, ..Prefetch::up_to(10) };
+/// assert!(ready.low < ready.most);
 /// # Ok::<(), tollgate::remote::RemoteError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefetch {
-    pub(super) most: u64,
-    pub(super) low: u64,
-    pub(super) idle: Duration,
-    pub(super) turn: Duration,
-    pub(super) expiry: Duration,
-    pub(super) span: Duration,
+    /// The most units that are kept available here.
+    pub most: u64,
+    /// Keeps at least this many units available here, as far as the store has them, also without demand; none unless set.
+    /// `try_admit` finds only available units.
+    pub low: u64,
+    /// Returns permits that were free for this long; 500 ms unless set.
+    pub idle: Duration,
+    /// While others wait, freed permits stay within this process for this long, and then go to the others; 10 ms unless set.
+    /// Zero is fair to the single request, and takes a round trip for each.
+    pub turn: Duration,
+    /// Drops tokens that were not spent within this time of the request for them; 100 ms unless set. Take several round trips.
+    pub expiry: Duration,
+    /// Sizes a batch of tokens as the recent demand of this time, up to `most`; 20 ms unless set.
+    pub span: Duration,
 }
 
 impl Prefetch {
@@ -95,38 +106,6 @@ impl Prefetch {
             expiry: Duration::from_millis(100),
             span: Duration::from_millis(20),
         }
-    }
-
-    /// Keeps at least `low` units available here, as far as the store has them, also without demand; none unless set.
-    /// `try_admit` finds only available units.
-    #[must_use]
-    pub const fn keep(self, low: u64) -> Self {
-        Self { low, ..self }
-    }
-
-    /// Returns permits that were free for this long; 500 ms unless set.
-    #[must_use]
-    pub const fn idle(self, idle: Duration) -> Self {
-        Self { idle, ..self }
-    }
-
-    /// While others wait, freed permits stay within this process for this long, and then go to the others; 10 ms unless set.
-    /// Zero is fair to the single request, and takes a round trip for each.
-    #[must_use]
-    pub const fn turn(self, turn: Duration) -> Self {
-        Self { turn, ..self }
-    }
-
-    /// Drops tokens that were not spent within this time of the request for them; 100 ms unless set. Take several round trips.
-    #[must_use]
-    pub const fn expiry(self, expiry: Duration) -> Self {
-        Self { expiry, ..self }
-    }
-
-    /// Sizes a batch of tokens as the recent demand of this time, up to `most`; 20 ms unless set.
-    #[must_use]
-    pub const fn span(self, span: Duration) -> Self {
-        Self { span, ..self }
     }
 }
 

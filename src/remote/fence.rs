@@ -43,7 +43,7 @@ pub struct Fence {
 ///
 /// ```
 /// # use tollgate::remote::{Fence, FenceGuard};
-/// let mut guard = FenceGuard::new();
+/// let mut guard = FenceGuard::default();
 /// let (first, second) = (Fence { token: 5, order: 0, floor: 5 }, Fence { token: 9, order: 0, floor: 9 });
 /// guard.check(first)?;
 /// guard.check(second)?;
@@ -53,25 +53,11 @@ pub struct Fence {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FenceGuard {
-    floor: u64,
+    /// The floor to be saved: lower tokens are refused.
+    pub floor: u64,
 }
 
 impl FenceGuard {
-    /// A guard that has seen no token.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// A guard that continues from a saved floor.
-    pub fn from_floor(floor: u64) -> Self {
-        Self { floor }
-    }
-
-    /// The floor to be saved: lower tokens are refused.
-    pub fn floor(&self) -> u64 {
-        self.floor
-    }
-
     /// Checks that the holder of `fence` may go on.
     ///
     /// # Errors
@@ -92,7 +78,7 @@ impl FenceGuard {
 ///
 /// ```
 /// # use tollgate::remote::{Fence, FenceGuard};
-/// let mut guard = FenceGuard::from_floor(9);
+/// let mut guard = FenceGuard { floor: 9 };
 /// let stale = guard.check(Fence { token: 5, order: 0, floor: 5 }).unwrap_err();
 /// assert_eq!((stale.token, stale.floor), (5, 9));
 /// ```

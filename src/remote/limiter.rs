@@ -83,7 +83,7 @@ impl Remote<Memory> {
     /// let clock = ManualClock::new();
     /// let store = Arc::new(Memory::new(&clock));
     /// let calls = Remote::rate(Key::new("calls")?, Quota::per_second(10).burst(10))
-    ///     .prefetch(Prefetch::up_to(5).keep(1).span(Duration::from_millis(100)).turn(Duration::from_millis(10)))
+    ///     .prefetch(Prefetch { low: 1, span: Duration::from_millis(100), turn: Duration::from_millis(10), ..Prefetch::up_to(5) })
     ///     .on(&clock)
     ///     .in_place(Arc::clone(&store))?;
     /// let window = Remote::window(Key::new("calls")?, 2, Duration::from_secs(60)).on(&clock).in_place(store)?;
@@ -284,16 +284,6 @@ impl<B: Backend> Remote<B> {
         let now = self.shared.clock.now();
         self.shared
             .with(|client| RemoteStats::of(client, &self.shared.clock, now))
-    }
-
-    /// The name of the limiter at the store.
-    pub fn name(&self) -> &str {
-        &self.shared.name
-    }
-
-    /// The store.
-    pub fn backend(&self) -> &B {
-        &self.shared.backend
     }
 
     pub(super) fn refusal(&self, reason: Reason) -> Refusal {

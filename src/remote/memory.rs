@@ -84,7 +84,7 @@ impl Memory {
     }
 
     /// The number of keys, once those with only expired sessions are gone.
-    pub fn len(&self) -> usize {
+    pub fn keys(&self) -> usize {
         let now = self.now();
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -96,11 +96,6 @@ impl Memory {
         });
         state.legs.retain(|_, legs| !legs.is_empty(now));
         state.models.len() + state.legs.len()
-    }
-
-    /// True when there is no key.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Forgets everything, as a restarted server does.

@@ -55,7 +55,7 @@ mod step;
 
 pub use acquire::Acquire;
 pub use backend::{Backend, Grant, Notification, Request, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
-pub use builder::RemoteBuilder;
+pub use builder::{OneKey, RemoteBuilder, RemoteKind};
 pub use client::RemoteTicket;
 pub use config::{MAX_UNITS, OnUnavailable, Prefetch};
 pub use driver::Driver;
@@ -63,8 +63,8 @@ pub use error::RemoteError;
 pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use keyed::{
-    KeyedLimits, RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder,
-    RemoteKeyedStats, RemoteLeg,
+    KeyedLimits, ManyKeys, RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed,
+    RemoteKeyedBuilder, RemoteKeyedStats, RemoteLeg,
 };
 pub use limiter::Remote;
 pub use lost::Lost;

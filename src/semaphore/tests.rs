@@ -35,7 +35,7 @@ impl Head {
             role,
             answers,
         };
-        ask(&Demand::waiting(&Ask::many(units), &ClockReading::new(), &waiting))
+        ask(&Demand::waiting(&Ask::many(units), &ClockReading::default(), &waiting))
     }
 
     fn look(&self, semaphore: &Semaphore, units: u64, role: Role) -> Result<(), Refusal> {

@@ -3,31 +3,24 @@
 use super::{Clock, Instant};
 use std::cell::Cell;
 
-/// One reading of a clock, shared by all legs of one decision, settlement or end. The first leg that asks has its clock read.
+/// One reading of a clock, shared by all legs of one decision, settlement or end. The clock is read when the first leg asks for it.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # use tollgate::{ClockReading, ManualClock};
 /// let clock = ManualClock::new();
-/// let reading = ClockReading::new();
+/// let reading = ClockReading::default();
 /// let first = reading.now(&clock);
 /// clock.advance(Duration::from_secs(1));
 /// assert_eq!(reading.now(&clock), first);
-/// assert!(ClockReading::new().now(&clock) > first);
+/// assert!(ClockReading::default().now(&clock) > first);
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClockReading {
     reading: Cell<Option<(usize, Instant)>>,
 }
 
 impl ClockReading {
-    /// A reading that is taken when the first leg asks for it.
-    pub fn new() -> Self {
-        Self {
-            reading: Cell::new(None),
-        }
-    }
-
     /// A reading that is given: `instant` of `clock`, whatever the clock says.
     pub fn at(clock: &Clock, instant: Instant) -> Self {
         Self {
@@ -47,11 +40,5 @@ impl ClockReading {
                 instant
             }
         }
-    }
-}
-
-impl Default for ClockReading {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 /// # use std::pin::pin;
 /// # use std::task::{Context, Waker};
 /// let clock = ManualClock::new();
-/// let mut sleep = pin!(Sleep::until(&clock, clock.after(clock.now(), Duration::from_secs(60))));
+/// let mut sleep = pin!(clock.sleep(Duration::from_secs(60)));
 /// let mut cx = Context::from_waker(Waker::noop());
 /// assert!(sleep.as_mut().poll(&mut cx).is_pending());
 /// clock.advance(Duration::from_secs(60));
@@ -49,7 +49,7 @@ enum Armed {
 
 impl Sleep {
     /// A timer for `at`.
-    pub fn until(clock: &Clock, at: Instant) -> Self {
+    pub(crate) fn until(clock: &Clock, at: Instant) -> Self {
         Self {
             clock: clock.clone(),
             at,

@@ -139,7 +139,7 @@ fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 1, 8);
         let reserve = |n| {
-            let (ask, reading) = (Ask::many(n), ClockReading::new());
+            let (ask, reading) = (Ask::many(n), ClockReading::default());
             bucket.try_reserve(&Demand::new(&ask, &reading)).unwrap()
         };
         // Under all of them, so that what they give back is remembered.
@@ -167,7 +167,7 @@ fn a_cancel_beside_a_caller_that_finds_the_bucket_full_mints_nothing() {
         crate::exhaustive(move || {
             let clock = ManualClock::new();
             let bucket = bucket(&clock, 1, 10);
-            let (ask, reading) = (Ask::many(5), ClockReading::new());
+            let (ask, reading) = (Ask::many(5), ClockReading::default());
             let held = bucket.try_reserve(&Demand::new(&ask, &reading)).unwrap();
             bucket.try_acquire(above).unwrap();
             let (other, later) = (Arc::clone(&bucket), clock.clone());
@@ -189,7 +189,7 @@ fn a_cancel_beside_a_take_and_a_change_loses_and_mints_nothing() {
     crate::bounded(3, || {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 2, 4);
-        let (ask, reading) = (Ask::many(2), ClockReading::new());
+        let (ask, reading) = (Ask::many(2), ClockReading::default());
         let held = bucket.try_reserve(&Demand::new(&ask, &reading)).unwrap();
         let other = Arc::clone(&bucket);
         let thread = thread::spawn(move || {
@@ -229,7 +229,7 @@ fn a_refund_beside_a_change_of_the_unit_gives_back_all_or_nothing() {
     crate::bounded(3, || {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 1, 4);
-        let (ask, reading) = (Ask::many(2), ClockReading::new());
+        let (ask, reading) = (Ask::many(2), ClockReading::default());
         let held = bucket.try_reserve(&Demand::new(&ask, &reading)).unwrap();
         let other = Arc::clone(&bucket);
         let thread = thread::spawn(move || {

@@ -12,7 +12,6 @@
 use futures::future::join_all;
 use std::cell::RefCell;
 use std::time::Duration;
-use tollgate::time::Sleep;
 use tollgate::{Clock, Instant, LimiterExt, ManualClock, Outcome, Policy, Semaphore};
 use tollgate_resilience::adaptive::{Adaptive, Aimd};
 use tollgate_resilience::shed::RetryBudget;
@@ -23,7 +22,7 @@ const EACH_SECOND: usize = 100;
 const TRIES: usize = 3;
 
 async fn sleep(clock: &Clock, time: Duration) {
-    Sleep::until(clock, clock.after(clock.now(), time)).await;
+    clock.sleep(time).await;
 }
 
 fn second(clock: &Clock) -> usize {

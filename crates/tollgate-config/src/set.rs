@@ -114,7 +114,7 @@ impl LiveMap {
         let (for_new_keys, max_keys) = (Arc::clone(&tiers), spec.max_keys);
         let map = Arc::new(Keyed::try_new(max_keys, move |key: &String| {
             let tiers = for_new_keys.load_full();
-            build_policy(tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull::new(max_keys))
+            build_policy(tiers.policy_of(key), &tiers.around).map_err(|_| KeysFull { max_entries: max_keys })
         }));
         Self { map, tiers }
     }

@@ -41,7 +41,7 @@ impl<L: Limiter> World<L> {
     }
 
     pub(super) fn ready(&self, ask: Ask) -> Ready {
-        let reading = ClockReading::new();
+        let reading = ClockReading::default();
         let wait = match self.limiter.look(&Demand::new(&ask, &reading)) {
             Ok(()) => None,
             Err(refusal) => Some(refusal.wait()),

@@ -150,7 +150,7 @@ impl<F: Fn(&RequestParts<'_>) -> Ask + Send + Sync + 'static> CostFn for F {
 /// The refusal of a wait with the time from now on. A leg that was free when the waiter was judged may be exhausted now.
 #[cold]
 pub(super) fn refused_now<L: Limiter>(limiter: &L, ask: &Ask, refusal: Refusal) -> Refusal {
-    let looked = limiter.look(&Demand::new(ask, &ClockReading::new()));
+    let looked = limiter.look(&Demand::new(ask, &ClockReading::default()));
     match looked.map_err(|now| now.wait()) {
         Err(wait) if wait != Wait::Never && refusal.is_retryable() => refusal.with_wait(refusal.wait().and(wait)),
         _ => refusal,

@@ -120,7 +120,7 @@ impl fmt::Debug for Meter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Meter");
         for metric in LoadMetric::ALL {
-            out.field(metric.name(), &self.read(metric));
+            out.field(&metric.to_string(), &self.read(metric));
         }
         out.finish_non_exhaustive()
     }

@@ -124,7 +124,7 @@ impl TaskPool {
 /// // Outside the runtime, the builder needs its handle.
 /// let pool = TaskPool::builder(8).max_queue(1_000).runtime(runtime.handle()).build()?;
 /// let answer = pool.submit_blocking(async { 6 * 7 })?;
-/// assert_eq!((answer.join_blocking()?, pool.stats().limit), (42, 8));
+/// assert_eq!((runtime.block_on(answer)?, pool.stats().limit), (42, 8));
 /// # Ok(())
 /// # }
 /// ```

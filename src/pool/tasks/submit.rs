@@ -98,7 +98,7 @@ impl Pool<Tasks> {
     /// let pool = TaskPool::builder(2).runtime(runtime.handle()).build()?;
     /// // From a thread that drives no tasks.
     /// let task = pool.submit_blocking(async { 6 * 7 }).map_err(|rejected| rejected.reason.to_string())?;
-    /// assert_eq!(task.join_blocking()?, 42);
+    /// assert_eq!(runtime.block_on(task)?, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn submit_blocking<Fut>(&self, task: Fut) -> Result<TaskHandle<Fut::Output>, SubmitError<Fut>>

@@ -1089,7 +1089,13 @@ mod tests {
                 .prefetch(prefetch);
             remote.in_place(Arc::clone(&store)).unwrap()
         };
-        let (copy, other) = (build(Prefetch::up_to(4).keep(4)), build(Prefetch::up_to(4)));
+        let (copy, other) = (
+            build(Prefetch {
+                low: 4,
+                ..Prefetch::up_to(4)
+            }),
+            build(Prefetch::up_to(4)),
+        );
         let held = clock.run(copy.acquire(1)).unwrap();
         clock.advance(super::LOOK);
         // As in a child, whose process id differs.

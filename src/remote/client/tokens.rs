@@ -398,7 +398,7 @@ mod tests {
         /// Whatever is fetched, taken and given up, no span holds more than the burst, a prefetch and the refill.
         #[test]
         fn refunds_add_to_no_span(doings in prop::collection::vec((0_u8..9, 0_u64..12, 0_usize..40), 1..300)) {
-            let mut world = World::new(Prefetch::up_to(MOST).expiry(40 * MS));
+            let mut world = World::new(Prefetch { expiry: 40 * MS, ..Prefetch::up_to(MOST) });
             for (doing, number, which) in doings {
                 match doing {
                     0..2 => drop(world.advance(number)),
@@ -414,7 +414,10 @@ mod tests {
 
     #[test]
     fn a_refund_is_kept_no_longer_than_it_would_have_been() {
-        let mut world = World::new(Prefetch::up_to(MOST).expiry(8 * MS));
+        let mut world = World::new(Prefetch {
+            expiry: 8 * MS,
+            ..Prefetch::up_to(MOST)
+        });
         world.fetch(5);
         world.take(3);
         world.advance(4);
@@ -430,7 +433,10 @@ mod tests {
 
     #[test]
     fn a_batch_is_the_demand_of_a_span() {
-        let mut world = World::new(Prefetch::up_to(MOST).span(20 * MS));
+        let mut world = World::new(Prefetch {
+            span: 20 * MS,
+            ..Prefetch::up_to(MOST)
+        });
         for _ in 0..5 {
             world.fetch(1);
             world.take(1);

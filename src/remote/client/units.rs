@@ -144,7 +144,11 @@ mod tests {
     #[test]
     fn units_that_were_free_all_the_time_go_back_beyond_those_kept() {
         let clock = ManualClock::new();
-        let prefetch = Prefetch::up_to(8).keep(1).idle(Duration::from_secs(1));
+        let prefetch = Prefetch {
+            low: 1,
+            idle: Duration::from_secs(1),
+            ..Prefetch::up_to(8)
+        };
         let mut units = Units::default();
         units.receive(6, 1);
         assert_eq!(

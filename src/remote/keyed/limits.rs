@@ -18,18 +18,20 @@ use std::time::Duration;
 ///     RemoteLeg::window("tokens", 100_000, Duration::from_secs(3_600)).per(TOKENS),
 ///     RemoteLeg::permits("in flight", 4),
 /// ];
-/// assert_eq!(legs.map(|leg| leg.name().len()), [8, 6, 9]);
+/// assert_eq!(legs.map(|leg| leg.name.len()), [8, 6, 9]);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteLeg {
-    pub(super) name: Box<str>,
-    pub(super) rule: Rule,
-    pub(super) cost: Option<Cost>,
+    /// Its name, unique among the legs of a key. What was taken is kept under it.
+    pub name: Box<str>,
+    /// What it counts, and how many.
+    pub rule: Rule,
+    /// The cost that it counts; calls if none.
+    pub cost: Option<Cost>,
 }
 
 impl RemoteLeg {
-    /// A leg that counts calls by `rule`.
-    pub fn new(name: impl Into<Box<str>>, rule: Rule) -> Self {
+    fn new(name: impl Into<Box<str>>, rule: Rule) -> Self {
         let (name, cost) = (name.into(), None);
         Self { name, rule, cost }
     }
@@ -54,11 +56,6 @@ impl RemoteLeg {
     pub fn per(mut self, cost: Cost) -> Self {
         self.cost = Some(cost);
         self
-    }
-
-    /// Its name, unique among the legs of a key. What was taken is kept under it.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 }
 
@@ -102,7 +99,8 @@ pub(super) enum KeyLimits {
 }
 
 impl KeyedLimits {
-    /// At most `max_keys` keys at a time in this process, with the legs of the tier `default` unless they have others.
+    /// At most `max_keys` keys at a time in this process, above zero and as the limiter was built, with the legs of the tier `default`
+    /// unless they have others.
     pub fn new(max_keys: usize, default: impl Into<Box<str>>, legs: impl IntoIterator<Item = RemoteLeg>) -> Self {
         let default = default.into();
         Self {
@@ -111,13 +109,6 @@ impl KeyedLimits {
             default,
             keys: BTreeMap::new(),
         }
-    }
-
-    /// Keys at most, above zero. It stays as the limiter was built.
-    #[must_use]
-    pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.max_keys = max_keys;
-        self
     }
 
     /// The legs of the tier of this name, instead of those that it had.

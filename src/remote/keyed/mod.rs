@@ -17,7 +17,7 @@ mod usage;
 use self::client::Client;
 use self::legs::Legs;
 use self::levels::{Level, Tiers};
-use super::backend::{Backend, StoreError};
+use super::backend::Backend;
 use super::error::RemoteError;
 use super::key::Key;
 use super::limiter::Remote;
@@ -25,7 +25,7 @@ use super::memory::Memory;
 use crate::sync::unwind::quietly;
 use crate::sync::wake::wake_all;
 use crate::time::Clock;
-pub use builder::RemoteKeyedBuilder;
+pub use builder::{ManyKeys, RemoteKeyedBuilder};
 pub use key::RemoteKey;
 pub use limits::{KeyedLimits, RemoteLeg};
 use parking_lot::Mutex;
@@ -59,7 +59,7 @@ pub use usage::RemoteKeyUsage;
 /// key is under way travel together in the next one.
 ///
 /// # Memory
-/// A key is known here while a step is under way, a permit is held or awaited, or a refusal holds, and no key beyond [`KeyedLimits::max_keys`]: another one is
+/// A key is known here while a step is under way, a permit is held or awaited, or a refusal holds, and at most the `max_keys` keys of [`KeyedLimits::new`]: another one is
 /// refused as [`QueueFull`](crate::Reason::QueueFull) then. The store forgets a key once all that was taken has come back.
 ///
 /// # Outages
@@ -186,7 +186,7 @@ impl Remote<Memory> {
         levels: impl IntoIterator<Item = (L, KeyedLimits)>,
     ) -> RemoteKeyedBuilder {
         let levels = levels.into_iter().map(|(level, limits)| (level.into(), limits));
-        RemoteKeyedBuilder::new(name, levels.collect())
+        RemoteKeyedBuilder::keyed(name, levels.collect())
     }
 }
 
@@ -296,26 +296,11 @@ impl<B: Backend> RemoteKeyed<B> {
         Ok(())
     }
 
-    /// The keys that are known in this process.
-    pub fn keys_in_memory(&self) -> usize {
-        self.handles.0.with(|client| client.len())
-    }
-
     /// What it holds and has done. Goes through the keys that are known in this process; no round trip.
     pub fn stats(&self) -> RemoteKeyedStats {
         let shared = &self.handles.0;
         let now = shared.clock.now();
         shared.with(|client| RemoteKeyedStats::of(client, now))
-    }
-
-    /// Why the last step failed; `None` if one was answered since, at whatever key.
-    pub fn last_error(&self) -> Option<StoreError> {
-        self.handles.0.with(|client| client.last_error().cloned())
-    }
-
-    /// The store.
-    pub fn backend(&self) -> &B {
-        &self.handles.0.backend
     }
 }
 
@@ -331,7 +316,7 @@ impl<B: Backend> fmt::Debug for RemoteKeyed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RemoteKeyed")
             .field("name", &self.handles.0.name)
-            .field("keys_in_memory", &self.keys_in_memory())
+            .field("keys", &self.handles.0.with(|client| client.len()))
             .finish_non_exhaustive()
     }
 }

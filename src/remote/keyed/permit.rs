@@ -146,7 +146,7 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// let tenants = Remote::keyed(Key::new("tenants")?, limits).on(&clock).in_place(Memory::new(&clock))?;
     /// # clock.run(async {
     /// let permit = tenants.get("acme").unwrap().acquire(1).await.unwrap();
-    /// let work = Sleep::until(&clock, clock.after(clock.now(), Duration::from_secs(60)));
+    /// let work = clock.sleep(Duration::from_secs(60));
     /// let done = futures::future::select(work, Box::pin(permit.lost())).await;
     /// assert!(matches!(done, futures::future::Either::Left(_)), "renewed all the time");
     /// # });

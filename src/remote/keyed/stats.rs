@@ -1,6 +1,7 @@
 //! What a limiter of many keys does and holds.
 
 use super::client::Client;
+use crate::remote::backend::StoreError;
 use crate::time::Instant;
 
 /// The state of a limiter of many keys in this process, and counts since it was built. From [`RemoteKeyed::stats`](super::RemoteKeyed::stats).
@@ -22,7 +23,7 @@ use crate::time::Instant;
 /// assert_eq!(tenants.stats().leases, 0);
 /// # Ok::<(), tollgate::remote::RemoteError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteKeyedStats {
     /// Keys that are known here.
@@ -49,6 +50,8 @@ pub struct RemoteKeyedStats {
     pub refused: u64,
     /// Leases that ended while they had permits.
     pub losses: u64,
+    /// Why the last step failed; `None` if one was answered since, at whatever key.
+    pub last_error: Option<StoreError>,
 }
 
 impl RemoteKeyedStats {
@@ -60,7 +63,8 @@ impl RemoteKeyedStats {
             permits,
             waiting: client.waiting(),
             unavailable: client.is_silent_for_long(now),
-            ..client.counters
+            last_error: client.last_error().cloned(),
+            ..client.counters.clone()
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::rate::Quota;
 /// # use tollgate::Quota;
 /// # use tollgate::remote::model::Fill;
 /// let fill = Fill::of(&Quota::per_second(10).burst(3)).expect("stores count it");
-/// assert_eq!((fill.burst(), fill.quota().map(|quota| quota.to_string())), (3, Some("1/100ms burst 3".into())));
+/// assert_eq!(fill.quota().map(|quota| quota.to_string()), Some("1/100ms burst 3".into()));
 /// assert_eq!(Fill::of(&Quota::unlimited()), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Fill {
     }
 
     /// The burst, in tokens.
-    pub fn burst(&self) -> u64 {
+    pub(super) fn burst(&self) -> u64 {
         self.brim / self.price
     }
 }

@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::time::Sleep;
 use tollgate::{Ask, Clock, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 type Step<'a> = Box<dyn Fn() + 'a>;
@@ -191,7 +190,7 @@ fn a_sleep_dropped_at_any_poll_leaves_no_timer() {
         let clock = ManualClock::new();
         let at = clock.after(clock.now(), Duration::from_secs(2));
         let pass = || -> Step<'_> { Box::new(|| clock.advance(Duration::from_secs(1))) };
-        let more = drop_after(Sleep::until(&clock, at), k, &[pass(), pass()], step);
+        let more = drop_after(clock.sleep_until(at), k, &[pass(), pass()], step);
         assert!(!clock.advance_to_next_timer(), "a timer is left");
         more
     });

@@ -140,7 +140,7 @@ fn to_settle_a_cost_that_no_leg_counts_is_an_error() {
     let gate = bucket(&clock, 1, 100).and(bucket(&clock, 1, 100).per(TOKENS));
     let mut permit = gate.try_admit(Ask::one().cost(TOKENS, 10).cost(BYTES, 5)).unwrap();
     let unsettled = permit.settle(BYTES, 1).unwrap_err();
-    assert_eq!(unsettled.cost(), BYTES);
+    assert_eq!(unsettled.cost, BYTES);
     assert_eq!(unsettled.to_string(), "no leg counts the cost `bytes`");
     assert_eq!(permit.settle(TOKENS, 10), Ok(1));
 }
@@ -176,7 +176,7 @@ fn a_look_says_the_latest_instant_of_all_legs() {
     let now = clock.now();
     let held = both.try_admit(1).unwrap();
     let look = || {
-        let (ask, reading) = (Ask::one(), ClockReading::new());
+        let (ask, reading) = (Ask::one(), ClockReading::default());
         both.look(&Demand::new(&ask, &reading)).unwrap_err().wait()
     };
     let half = clock.after(now, Duration::from_millis(500));

@@ -182,7 +182,11 @@ mod available_here {
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn permits(clock: &ManualClock) -> RemoteBuilder {
-        let prefetch = Prefetch::up_to(4).keep(4).idle(DAY);
+        let prefetch = Prefetch {
+            low: 4,
+            idle: DAY,
+            ..Prefetch::up_to(4)
+        };
         let permits = Remote::permits(Key::new("suite").unwrap(), 3);
         permits.on(clock).ttl(DAY).prefetch(prefetch)
     }
@@ -214,7 +218,11 @@ mod available_here {
     #[test]
     fn a_remote_rate_conforms() {
         let rate = |clock: &ManualClock| {
-            let prefetch = Prefetch::up_to(5).keep(5).expiry(DAY);
+            let prefetch = Prefetch {
+                low: 5,
+                expiry: DAY,
+                ..Prefetch::up_to(5)
+            };
             let rate = Remote::rate(Key::new("suite").unwrap(), Quota::per_second(10).burst(5));
             rate.on(clock).prefetch(prefetch)
         };

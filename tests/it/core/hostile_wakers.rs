@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Permit, Policy, Quota, Semaphore};
 use tollgate::{SlidingWindow, TokenBucket};
 
@@ -253,7 +252,7 @@ fn a_timer_may_use_the_clock_that_fires_or_disarms_it() {
             "arm and disarm",
             with(|clock| {
                 let at = clock.after(clock.now(), Duration::from_secs(9));
-                let mut sleep = Box::pin(Sleep::until(clock, at));
+                let mut sleep = Box::pin(clock.sleep_until(at));
                 let _ = poll_once(sleep.as_mut(), Waker::noop().clone());
             }),
         ),
@@ -261,7 +260,7 @@ fn a_timer_may_use_the_clock_that_fires_or_disarms_it() {
     each(&entries, move |waker| {
         for ending in ["fire", "drop", "repoll"] {
             let at = clock.after(clock.now(), Duration::from_secs(1));
-            let mut sleep = Box::pin(Sleep::until(&clock, at));
+            let mut sleep = Box::pin(clock.sleep_until(at));
             assert!(poll_once(sleep.as_mut(), waker()).is_pending());
             match ending {
                 "fire" => clock.advance(Duration::from_secs(2)),

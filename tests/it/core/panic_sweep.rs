@@ -27,7 +27,6 @@ use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::Partitions;
 use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::sync::{Place, WaitQueue, Watch, Watchers};
-use tollgate::time::Sleep;
 use tollgate::{
     Clock, Demand, Description, Eviction, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt, ManualClock, Order,
     Outcome, Permit, Policy, Quota, Reason, Refusal, Semaphore, Settlement, TokenBucket, Wait,
@@ -496,7 +495,7 @@ fn timers() {
             foreign.arm();
             let mut tasks = Tasks::new(foreign);
             for seconds in [1, 1, 2] {
-                tasks.spawn(Sleep::until(&clock, at(seconds)));
+                tasks.spawn(clock.sleep_until(at(seconds)));
             }
             tasks.repoll();
             match ending {
@@ -507,10 +506,10 @@ fn timers() {
                     foreign.step(|| clock.advance_to_next_timer());
                 }
                 "run" => {
-                    foreign.step(|| clock.run(Sleep::until(&clock, at(3))));
+                    foreign.step(|| clock.run(clock.sleep_until(at(3))));
                 }
                 "reset" => {
-                    let mut sleep = Box::pin(Sleep::until(&clock, at(1)));
+                    let mut sleep = Box::pin(clock.sleep_until(at(1)));
                     let source = Source::new(foreign);
                     let waker = source.waker();
                     for seconds in [1, 2] {
@@ -544,8 +543,8 @@ fn thread_timer() {
         let soon = clock.after(clock.now(), Duration::from_micros(100));
         foreign.arm();
         let mut tasks = Tasks::new(foreign);
-        tasks.spawn(Sleep::until(&clock, soon));
-        tasks.spawn(Sleep::until(&clock, clock.after(soon, 3_600 * SECOND)));
+        tasks.spawn(clock.sleep_until(soon));
+        tasks.spawn(clock.sleep_until(clock.after(soon, 3_600 * SECOND)));
         tasks.repoll();
         tasks.cancel(1);
         // Another waits for a later instant; the first has been woken by then.
@@ -554,7 +553,7 @@ fn thread_timer() {
         let mut told_once = false;
         while !told_once {
             let at = clock.after(clock.now(), Duration::from_micros(200));
-            let mut later = Box::pin(Sleep::until(&clock, at));
+            let mut later = Box::pin(clock.sleep_until(at));
             while later.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
                 told.recv_timeout(20 * SECOND).expect("the timers have ended");
                 told_once = true;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use tollgate::policy::Partitions;
-use tollgate::time::Sleep;
 use tollgate::{FixedWindow, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const MS: Duration = Duration::from_millis(1);
@@ -240,7 +239,7 @@ fn tenants(shared: &Partitions, tenants: [usize; 3], rounds: u64) -> ([u64; 3], 
                     admitted.set(admitted.get() + 1);
                     let waited = (clock.elapsed() - since).as_millis() as u64;
                     longest.set(longest.get().max(waited));
-                    Sleep::until(clock, clock.after(clock.now(), MS)).await;
+                    clock.sleep(MS).await;
                     drop(permit);
                 }
             }
@@ -416,7 +415,7 @@ fn queues_share_a_rate_and_a_semaphore_that_both_bind() {
                 while clock.elapsed() < Duration::from_secs(100) {
                     let permit = policies[queue].admit(1).await.unwrap();
                     served[queue].set(served[queue].get() + 1);
-                    Sleep::until(clock, clock.after(clock.now(), hold)).await;
+                    clock.sleep(hold).await;
                     drop(permit);
                 }
             };

@@ -66,7 +66,7 @@ fn a_flood_takes_what_the_others_leave() {
                     // Five a second each.
                     drop(handle.admit(1).await.unwrap());
                     served.borrow_mut()[key as usize] += 1;
-                    tollgate::time::Sleep::until(clock, clock.after(clock.now(), Duration::from_millis(200))).await;
+                    clock.sleep(Duration::from_millis(200)).await;
                 }
             }
         });
@@ -195,7 +195,7 @@ fn zero_and_unlimited_have_names() {
     clock.advance(Duration::from_secs(365 * 86_400));
     assert_eq!((one.available(), other.available()), (0, 5));
     let ask = Ask::many(1);
-    let reading = ClockReading::new();
+    let reading = ClockReading::default();
     let refused = one.look(&Demand::new(&ask, &reading)).unwrap_err();
     assert_eq!((refused.wait(), refused.is_retryable()), (Wait::SPENT, false));
 }

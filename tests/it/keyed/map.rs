@@ -86,7 +86,7 @@ fn keys_without_a_place_share_the_overflow() {
 #[test]
 fn a_map_without_capacity_refuses_every_key() {
     let map = Keyed::new(0, |_: &u64| Semaphore::new(1));
-    assert_eq!(map.get(&1).unwrap_err().max_entries(), 0);
+    assert_eq!(map.get(&1).unwrap_err().max_entries, 0);
     let map = map.overflow(Semaphore::new(1));
     assert_eq!(map.get(&1).unwrap().limit(), 1);
     assert!(map.is_empty());

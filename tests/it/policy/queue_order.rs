@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const MS: Duration = Duration::from_millis(1);
@@ -259,7 +258,7 @@ fn a_settlement_admits_the_waiters_for_its_tokens() {
         let mut first = policy.admit(Ask::one().cost(TOKENS, 1_000)).await.unwrap();
         let second = policy.admit(Ask::one().cost(TOKENS, 500));
         let settle = async {
-            Sleep::until(&clock, clock.after(clock.now(), MS)).await;
+            clock.sleep(MS).await;
             first.settle(TOKENS, 400).unwrap();
         };
         let (second, ()) = futures::future::join(second, settle).await;

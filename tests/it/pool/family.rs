@@ -87,7 +87,7 @@ impl World {
     fn awaited(&self, result: Result<(), TaskError>) {
         match result {
             Ok(()) | Err(TaskError::Cancelled | TaskError::Aborted) => {}
-            Err(TaskError::Panicked(payload)) => assert!(payload.into_inner().is::<Expected>()),
+            Err(why @ TaskError::Panicked(_)) => assert!(why.into_panic().unwrap().is::<Expected>()),
             Err(TaskError::Discarded) if self.wild => {}
             Err(TaskError::WouldDeadlock) => _ = self.refused.fetch_add(1, Relaxed),
             Err(why) => panic!("{why:?}"),

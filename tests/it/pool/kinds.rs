@@ -332,7 +332,7 @@ impl<T: Send + 'static> Handle<T> {
     pub(crate) fn join_blocking(self) -> Result<T, TaskError> {
         match self {
             Threads(handle) => handle.join(),
-            Tasks(handle) => handle.join_blocking(),
+            Tasks(handle) => tollgate::Clock::real().run(handle),
         }
     }
 
@@ -391,7 +391,7 @@ impl<T: Send + 'static, E: Send + 'static>
     }
 
     pub(crate) fn len(&self) -> usize {
-        each!(self, group => group.len())
+        each!(self, group => group.outstanding())
     }
 
     pub(crate) fn cancel(&mut self) {

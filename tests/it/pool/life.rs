@@ -198,8 +198,8 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
                     assert_eq!(result, id);
                     true
                 }
-                Err(TaskError::Panicked(payload)) => {
-                    assert_eq!(*payload.into_inner().downcast::<usize>().unwrap(), id);
+                Err(why @ TaskError::Panicked(_)) => {
+                    assert_eq!(*why.into_panic().unwrap().downcast::<usize>().unwrap(), id);
                     true
                 }
                 Err(_) => false,

@@ -336,7 +336,7 @@ fn threads_submit_and_join() {
                     .collect();
                 handles
                     .into_iter()
-                    .map(|handle| handle.join_blocking().unwrap())
+                    .map(|handle| tollgate::Clock::real().run(handle).unwrap())
                     .sum::<i32>()
             };
             threads.submit(submit).unwrap()

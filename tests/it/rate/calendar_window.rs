@@ -400,10 +400,7 @@ fn an_unknown_zone_and_an_impossible_ask_are_refused() {
     let window = daily(&clock, 3);
     assert_eq!(window.try_acquire(4).unwrap_err().reason(), Reason::Oversized);
     assert_eq!(daily(&clock, 0).try_acquire(1).unwrap_err().reason(), Reason::Oversized);
-    assert_eq!(
-        (window.limit(), window.period(), window.time_zone().as_str()),
-        (3, CalendarPeriod::Day, "UTC")
-    );
+    assert_eq!(window.limit(), 3);
     assert_eq!(
         format!("{window:?}"),
         "Rate { kind: \"calendar_window\", limit: 3, window: 86400s, available: 3, .. }"

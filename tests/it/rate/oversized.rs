@@ -21,7 +21,7 @@ fn for_good(refused: Result<(), Refusal>) {
 /// Given one that fits, and one that does not, when the limiter is empty, or full, then only the first is worth waiting for.
 #[track_caller]
 fn tells_apart<L: Limiter>(limiter: &L, fits: u64, too_many: u64) {
-    let reading = ClockReading::new();
+    let reading = ClockReading::default();
     let ready = |n| {
         let ask = Ask::many(n);
         let looked = limiter.look(&Demand::new(&ask, &reading));

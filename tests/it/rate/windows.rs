@@ -127,7 +127,7 @@ macro_rules! rules {
                     .unwrap()
                     .on(&clock);
                 longest.try_acquire(1).unwrap();
-                assert!(longest.time_until(1) >= Some(longest.length()));
+                assert!(longest.time_until(1) >= Some(Duration::from_secs(365 * 86_400)));
             }
         }
     };

@@ -11,7 +11,10 @@ const TOKENS: Cost = Cost::new("tokens");
 fn charge_too_much(world: &World, builder: &RemoteBuilder) {
     // Two are at hand.
     let gate = world
-        .make(builder.clone().prefetch(Prefetch::up_to(2).keep(2)))
+        .make(builder.clone().prefetch(Prefetch {
+            low: 2,
+            ..Prefetch::up_to(2)
+        }))
         .per(TOKENS);
     let take = || gate.try_admit(Ask::one().cost(TOKENS, 1)).expect("it is at hand");
     let (mut one, mut two) = (take(), take());

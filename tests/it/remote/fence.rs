@@ -52,7 +52,7 @@ impl Machines {
 #[test]
 fn with_one_permit_the_last_holder_shuts_out_all_before_it() {
     let world = Machines::new();
-    let mut guard = FenceGuard::new();
+    let mut guard = FenceGuard::default();
     let mut stale = Vec::new();
     for _ in 0..3 {
         let fence = world.suspended(1);
@@ -68,13 +68,13 @@ fn with_one_permit_the_last_holder_shuts_out_all_before_it() {
     }
     guard.check(last).unwrap();
     // It is as good as its memory.
-    assert!(FenceGuard::from_floor(guard.floor()).check(last).is_ok());
+    assert!(FenceGuard { floor: guard.floor }.check(last).is_ok());
 }
 
 /// One task of a process lost its permit and does not know; the process has learned since that another was granted one.
 #[test]
 fn a_fence_that_shows_itself_that_it_is_stale_is_refused() {
-    let mut guard = FenceGuard::from_floor(5);
+    let mut guard = FenceGuard { floor: 5 };
     let mut fence = Machines::new().suspended(1);
     fence.token = 5;
     assert!(guard.check(fence).is_err_and(|stale| stale.floor == fence.floor));
@@ -85,7 +85,7 @@ fn a_fence_that_shows_itself_that_it_is_stale_is_refused() {
 #[test]
 fn with_several_permits_a_holder_older_than_all_live_ones_is_fenced_off() {
     let world = Machines::new();
-    let mut guard = FenceGuard::new();
+    let mut guard = FenceGuard::default();
     let lost = world.suspended(3);
     let (one, other) = (world.machine(3), world.machine(3));
     world.0.clock.run(async {
@@ -114,7 +114,7 @@ fn with_several_permits_a_holder_older_than_all_live_ones_is_fenced_off() {
 #[test]
 fn one_that_was_lost_after_another_that_lives_passes() {
     let world = Machines::new();
-    let mut guard = FenceGuard::new();
+    let mut guard = FenceGuard::default();
     let one = world.machine(2);
     world.0.clock.run(async {
         let old = one.acquire(1).await.unwrap();
@@ -137,7 +137,7 @@ fn the_floor_rises_as_permits_of_a_block_are_used_again() {
     let one = world.0.make(world.permits(8).prefetch(Prefetch::up_to(4)));
     let other = world.machine(8);
     world.0.clock.run(async {
-        let mut guard = FenceGuard::new();
+        let mut guard = FenceGuard::default();
         let first = one.acquire(1).await.unwrap();
         let mut held = Vec::new();
         for _ in 0..3 {

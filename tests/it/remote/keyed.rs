@@ -14,7 +14,6 @@ use tollgate::remote::{
     SyncRequest,
 };
 use tollgate::status::State;
-use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Reason, Semaphore};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -150,8 +149,12 @@ pub(crate) fn bucket(name: &str, quota: &str) -> RemoteLeg {
 
 /// Two requests a second and a hundred tokens.
 fn spec() -> KeyedLimits {
+    spec_of(100)
+}
+
+fn spec_of(max_keys: usize) -> KeyedLimits {
     let legs = [bucket("requests", "2/s burst 2"), bucket("tokens", "100/s").per(TOKENS)];
-    KeyedLimits::new(100, "free", legs)
+    KeyedLimits::new(max_keys, "free", legs)
 }
 
 fn ask(tokens: u64) -> Ask {
@@ -178,7 +181,7 @@ fn processes_share_all_legs_of_a_key_or_none() {
     assert_eq!(world.line.steps(), 5);
     // All has come back after a second, and then the store forgets.
     world.clock.advance(60 * SECOND);
-    assert!(world.line.store.is_empty());
+    assert_eq!(world.line.store.keys(), 0);
 }
 
 /// Given a refusal, then as much of that leg is not asked for again before its instant, and asked for once at it.
@@ -500,7 +503,7 @@ fn a_key_fails_by_itself() {
         futures::join!(a.acquire_now(ask(1)), async {
             for _ in 0..60 {
                 drop(b.acquire_now(ask(1)).await.unwrap());
-                Sleep::until(&world.clock, world.clock.after(world.clock.now(), SECOND)).await;
+                world.clock.sleep(SECOND).await;
             }
         })
     });
@@ -615,12 +618,12 @@ fn late_steps_and_old_rules_give_nothing() {
 #[test]
 fn keys_in_memory_are_bounded() {
     let world = World::new();
-    let keyed = world.keyed(spec().max_keys(3));
+    let keyed = world.keyed(spec_of(3));
     for number in 0..1_000 {
         let key = keyed.get(&number.to_string()).unwrap();
         drop(world.clock.run(key.acquire_now(ask(1))).unwrap());
     }
-    assert_eq!(keyed.keys_in_memory(), 0);
+    assert_eq!(keyed.stats().keys, 0);
     // A refusal that is remembered makes room.
     for number in 0..10 {
         let key = keyed.get(&number.to_string()).unwrap();
@@ -632,7 +635,7 @@ fn keys_in_memory_are_bounded() {
                 .map_err(|refusal| refusal.reason())
         });
         assert_eq!(refused, Err(Reason::RateExceeded), "key {number}");
-        assert!(keyed.keys_in_memory() <= 3);
+        assert!(keyed.stats().keys <= 3);
     }
     world.line.set(Fault::Silent);
     let busy: Vec<_> = (20..23).map(|number| keyed.get(&number.to_string()).unwrap()).collect();
@@ -720,7 +723,7 @@ fn legs_that_a_store_cannot_count_are_an_error() {
         let error = builder.in_place(Arc::clone(&world.line)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("tier `all`{words}")), "{error}");
     }
-    let none = world.builder(spec().max_keys(0));
+    let none = world.builder(spec_of(0));
     assert!(none.in_place(Arc::clone(&world.line)).is_err());
     let share = world.builder(spec()).on_unavailable(OnUnavailable::Share { of: 3 });
     assert!(share.in_place(Arc::clone(&world.line)).is_err());

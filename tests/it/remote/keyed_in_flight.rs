@@ -182,7 +182,7 @@ fn a_forgotten_lease_is_lost_with_the_next_renewal() {
     world.clock.run(held.lost());
     drop(held);
     world.clock.advance(2 * TTL);
-    assert_eq!(one.keys_in_memory(), 0);
+    assert_eq!(one.stats().keys, 0);
 }
 
 /// Given a process whose driver has gone, as with the process, then its permits are there after a time to live.
@@ -262,12 +262,12 @@ fn nothing_is_left_behind() {
     let (one, other) = (world.process(), world.process());
     let key = one.get("acme").unwrap();
     drop(world.now(&key).unwrap());
-    assert_eq!(one.keys_in_memory(), 0);
+    assert_eq!(one.stats().keys, 0);
     let steps = world.line.steps();
     world.clock.advance(10 * TTL);
     assert_eq!(world.line.steps(), steps, "an idle process sends nothing");
     let held = world.clock.run(key.acquire_now(2)).unwrap();
-    assert_eq!(one.keys_in_memory(), 1);
+    assert_eq!(one.stats().keys, 1);
     std::mem::forget(held);
     let other = other.get("acme").unwrap();
     assert_eq!(world.now(&other).map(drop), Err(saturated()));
@@ -378,7 +378,7 @@ proptest! {
             let all = world.clock.run(key.acquire_now(2));
             prop_assert!(all.is_ok());
             drop(all);
-            prop_assert_eq!(process.keys_in_memory(), 0);
+            prop_assert_eq!(process.stats().keys, 0);
         }
     }
 }

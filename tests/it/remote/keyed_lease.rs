@@ -13,7 +13,6 @@ use tollgate::remote::{
     Backend, Key, KeyLeg, KeyedLimits, Memory, RemoteError, RemoteKeyed, RemoteLeg, Rule, Session, Step, StepReply,
     StoreError, SyncReply, SyncRequest,
 };
-use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, ManualClock};
 
 const TTL: Duration = Duration::from_secs(9);
@@ -89,7 +88,7 @@ impl Backend for Slow {
         }
         let reply = self.store.step(key, legs, step).await;
         if !self.delay.is_zero() {
-            Sleep::until(&self.clock, self.clock.after(self.clock.now(), self.delay)).await;
+            self.clock.sleep(self.delay).await;
         }
         reply
     }
@@ -425,11 +424,7 @@ impl Backend for Tap {
         }
         // The driver runs in between, as it does while a request is on its way.
         if !self.delay.is_zero() {
-            Sleep::until(
-                &self.clock,
-                self.clock.after(self.clock.now(), Duration::from_millis(1)),
-            )
-            .await;
+            self.clock.sleep(Duration::from_millis(1)).await;
         }
         let reply = self.hub.store.step(key, legs, step).await;
         let seen = self.hub.seen.lock().unwrap().clone();
@@ -444,7 +439,7 @@ impl Backend for Tap {
             }
         }
         if !self.delay.is_zero() {
-            Sleep::until(&self.clock, self.clock.after(self.clock.now(), self.delay)).await;
+            self.clock.sleep(self.delay).await;
         }
         reply
     }

@@ -174,7 +174,7 @@ fn a_key_is_renewed_as_long_as_something_is_reserved() {
         );
         assert_eq!(in_use(&keyed).await, (1, 90));
         permit.finish(Outcome::Success);
-        assert_eq!(keyed.keys_in_memory(), 0);
+        assert_eq!(keyed.stats().keys, 0);
         let steps = world.line.steps();
         world.clock.advance(Duration::from_secs(60));
         assert_eq!(world.line.steps(), steps);

@@ -119,8 +119,8 @@ fn a_refusal_that_was_told_is_forgotten_with_the_next_admission() {
     let held = now(held.acquire_now(2)).unwrap();
     let policy = world.policy(&acme, SECOND);
     assert!(world.clock.run(policy.admit(Ask::one())).is_err());
-    assert_eq!(one.keys_in_memory(), 1);
+    assert_eq!(one.stats().keys, 1);
     drop(held);
     drop(world.clock.run(policy.admit(Ask::one())).unwrap());
-    assert_eq!(one.keys_in_memory(), 0);
+    assert_eq!(one.stats().keys, 0);
 }

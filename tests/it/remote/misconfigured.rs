@@ -183,7 +183,7 @@ fn a_key_that_the_store_refuses_for_good_is_misconfigured_and_no_other() {
         for _ in 0..20 {
             assert_eq!(now(a.acquire_now(1)).unwrap_err().reason(), Reason::Misconfigured);
             assert_eq!(now(a.acquire(1)).unwrap_err().reason(), Reason::Misconfigured);
-            assert!(matches!(limits.last_error(), Some(StoreError::Refused { .. })));
+            assert!(matches!(limits.stats().last_error, Some(StoreError::Refused { .. })));
             assert!(matches!(now(a.usage()), Err(RemoteError::Refused { .. })));
             drop(now(b.acquire_now(1)).unwrap());
             world.clock.advance(SECOND);
@@ -196,7 +196,7 @@ fn a_key_that_the_store_refuses_for_good_is_misconfigured_and_no_other() {
         world.line.set(Fault::None);
         world.clock.advance(SECOND);
         drop(now(a.acquire(1)).unwrap());
-        assert_eq!((limits.keys_in_memory(), limits.last_error()), (0, None));
+        assert_eq!((limits.stats().keys, limits.stats().last_error), (0, None));
     }
 }
 

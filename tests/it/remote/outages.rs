@@ -10,7 +10,6 @@ use tollgate::remote::{
     Backend, Key, Memory, Notification, OnUnavailable, Prefetch, Remote, RemoteBuilder, RemoteError, Rule, Session,
     StoreError, SyncReply, SyncRequest,
 };
-use tollgate::time::Sleep;
 use tollgate::{Ask, Clock, ClockReading, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Wait};
 
 const TTL: Duration = Duration::from_secs(4);
@@ -60,7 +59,7 @@ impl Backend for Faulty {
             }
             Fault::Late(by) => {
                 let reply = self.store.sync(key, rule, sync).await;
-                Sleep::until(&self.clock, self.clock.after(self.clock.now(), by)).await;
+                self.clock.sleep(by).await;
                 reply
             }
         }
@@ -361,7 +360,10 @@ fn a_charge_that_was_too_low_is_reported_to_the_store() {
     let world = World::new(Fault::None);
     let build = || {
         let rate = Remote::rate(Key::new("rate").unwrap(), Quota::per_second(10).burst(10)).on(&world.clock);
-        world.build(rate.prefetch(Prefetch::up_to(5).keep(5)))
+        world.build(rate.prefetch(Prefetch {
+            low: 5,
+            ..Prefetch::up_to(5)
+        }))
     };
     let (one, other) = (build(), build());
     let gate = one.per(TOKENS);
@@ -394,25 +396,19 @@ fn a_grant_for_later_is_ready_then_and_not_before() {
     let ready = |n| {
         let refusal = remote.try_acquire(n).unwrap_err();
         assert_eq!(refusal.reason(), Reason::RateExceeded);
-        let (ask, reading) = (Ask::many(n), ClockReading::new());
+        let (ask, reading) = (Ask::many(n), ClockReading::default());
         remote.look(&Demand::new(&ask, &reading)).unwrap_err().wait()
     };
     let begun = world.clock.now();
     let at = world.clock.clock().after(begun, Duration::from_millis(200));
     for n in [1, 2] {
-        assert_eq!(
-            (ready(n).after(), ready(n).not_before()),
-            (Some(Duration::from_millis(200)), Some(at))
-        );
+        assert_eq!(ready(n), Wait::Until { nanos: 200_000_000, at });
     }
     assert_eq!(ready(3), Wait::EVENT, "that is more than was granted");
     world
         .clock
         .advance(Duration::from_millis(200) - Duration::from_nanos(1));
-    assert_eq!(
-        (ready(2).after(), ready(2).not_before()),
-        (Some(Duration::from_nanos(1)), Some(at))
-    );
+    assert_eq!(ready(2), Wait::Until { nanos: 1, at });
     world.clock.advance(Duration::from_nanos(1));
     drop(remote.try_acquire(2).unwrap());
 }

@@ -228,15 +228,15 @@ fn nothing_is_left_behind() {
     assert!(held.is_lost());
     assert_eq!(now(one.acquire(1)).unwrap_err().reason(), Reason::Closed);
     assert!(matches!(poll(waits.as_mut()), Poll::Ready(Ok(_))), "given back at once");
-    assert_eq!(world.store.len(), 1);
+    assert_eq!(world.store.keys(), 1);
     drop(waits);
     drop(other);
-    assert!(world.store.is_empty());
+    assert_eq!(world.store.keys(), 0);
     // Idle machines leave as well.
     let idle = world.machine(2);
     drop(now(idle.acquire(1)).unwrap());
     world.clock.advance(TTL / 3);
-    assert!(world.store.is_empty());
+    assert_eq!(world.store.keys(), 0);
 }
 
 #[test]
@@ -267,11 +267,11 @@ fn a_policy_waits_in_the_queue_of_the_store() {
 #[test]
 fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
     let world = World::new();
-    let leases = world.build(
-        world
-            .permits(8)
-            .prefetch(Prefetch::up_to(8).keep(8).turn(Duration::ZERO)),
-    );
+    let leases = world.build(world.permits(8).prefetch(Prefetch {
+        low: 8,
+        turn: Duration::ZERO,
+        ..Prefetch::up_to(8)
+    }));
     assert_eq!(leases.stats().available_here, 8);
     let syncs = leases.stats().syncs;
     for _ in 0..1_000 {
@@ -293,7 +293,10 @@ fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
 #[test]
 fn a_place_of_a_waiter_that_was_served_here_holds_up_no_other_process() {
     let world = World::new();
-    let prefetch = Prefetch::up_to(2).turn(Duration::ZERO);
+    let prefetch = Prefetch {
+        turn: Duration::ZERO,
+        ..Prefetch::up_to(2)
+    };
     let [one, other] = [0, 1].map(|_| world.build(world.permits(2).prefetch(prefetch)));
     let [first, second] = [0, 1].map(|_| now(one.acquire(1)).unwrap());
     let mut waits = pin!(one.acquire(1));
@@ -360,7 +363,7 @@ fn a_rate_admits_its_burst_and_then_at_its_rate_over_all_machines() {
     assert_eq!(now(one.acquire(6)).unwrap_err().reason(), Reason::Oversized);
     // Forgotten once it is full again.
     world.clock.advance(TTL * 2);
-    assert!(world.store.is_empty());
+    assert_eq!(world.store.keys(), 0);
 }
 
 #[test]

@@ -16,7 +16,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// With and without a queue in this process.
 fn permits(world: &World, limit: u64) -> [RemoteBuilder; 2] {
     let permits = || Remote::permits(world.key.clone(), limit).ttl(3 * SECOND);
-    [permits(), permits().prefetch(Prefetch::up_to(2).turn(Duration::ZERO))]
+    [
+        permits(),
+        permits().prefetch(Prefetch {
+            turn: Duration::ZERO,
+            ..Prefetch::up_to(2)
+        }),
+    ]
 }
 
 fn classes(clock: &Clock) -> PolicyBuilder<()> {

@@ -79,7 +79,11 @@ fn a_full_block_refunds_within_the_burst() {
         (200, 10, 10),
     ] {
         let world = World::new();
-        let prefetch = Prefetch::up_to(5).keep(5).expiry(Duration::from_secs(9));
+        let prefetch = Prefetch {
+            low: 5,
+            expiry: Duration::from_secs(9),
+            ..Prefetch::up_to(5)
+        };
         let quota = Quota::per_second(100).burst(5);
         let rate = world.make(Remote::rate(world.key.clone(), quota).prefetch(prefetch));
         let three = rate.try_admit(Ask::many(3)).unwrap();
@@ -104,7 +108,11 @@ fn take_all(rate: &Remote<Arc<Memory>>) -> usize {
 fn a_refund_is_made_once() {
     for newest_first in [false, true] {
         let world = World::new();
-        let prefetch = Prefetch::up_to(5).keep(5).expiry(Duration::from_secs(9));
+        let prefetch = Prefetch {
+            low: 5,
+            expiry: Duration::from_secs(9),
+            ..Prefetch::up_to(5)
+        };
         let quota = Quota::per_second(100).burst(5);
         let rate = world.make(Remote::rate(world.key.clone(), quota).prefetch(prefetch));
         let mut reserved: Vec<_> = (0..5).map(|_| rate.try_admit(Ask::one()).unwrap()).collect();
@@ -124,7 +132,10 @@ fn a_refund_is_made_once() {
 fn a_request_larger_than_a_block_is_served() {
     let world = World::new();
     let quota = Quota::per_second(100).burst(100);
-    let rate = Remote::rate(world.key.clone(), quota).prefetch(Prefetch::up_to(5).keep(5));
+    let rate = Remote::rate(world.key.clone(), quota).prefetch(Prefetch {
+        low: 5,
+        ..Prefetch::up_to(5)
+    });
     let rate = world.make(rate);
     assert!(now(rate.acquire(1)).is_ok());
     let mut waits = Box::pin(rate.acquire(10));

@@ -212,7 +212,7 @@ fn a_flagged_semaphore_is_ready_while_permits_are_free() {
     let mut idle = pin!(semaphore.until_idle());
     assert!(poll(idle.as_mut()).is_pending());
     let ready = |n| {
-        let looked = semaphore.look(&Demand::new(&Ask::many(n), &ClockReading::new()));
+        let looked = semaphore.look(&Demand::new(&Ask::many(n), &ClockReading::default()));
         let wait = looked.err().map(|refusal| refusal.wait());
         (wait == Some(Wait::EVENT), wait == Some(Wait::Never))
     };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::time::{ClockReading, Sleep, TaskTime};
+use tollgate::time::{ClockReading, TaskTime};
 use tollgate::{Clock, Instant, ManualClock, Semaphore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ fn timers_fire_in_order_each_at_its_own_instant() {
         |(index, seconds)| {
             let (clock, log) = (&clock, &log);
             async move {
-                Sleep::until(clock, clock.after(Instant::ZERO, SECOND * seconds)).await;
+                clock.sleep_until(clock.after(Instant::ZERO, SECOND * seconds)).await;
                 log.borrow_mut().push((clock.elapsed().as_secs(), index));
             }
         },
@@ -59,7 +59,7 @@ fn durations_are_rounded_up_and_saturate() {
 #[test]
 fn a_pass_reads_the_clock_once() {
     let (clock, other) = (ManualClock::new(), ManualClock::new());
-    let reading = ClockReading::new();
+    let reading = ClockReading::default();
     let first = reading.now(&clock);
     clock.advance(SECOND);
     assert_eq!(reading.now(&clock), first);
@@ -72,7 +72,7 @@ fn a_pass_reads_the_clock_once() {
 fn the_real_clock_sleeps_without_a_runtime() {
     let clock = Clock::real();
     let at = clock.after(clock.now(), Duration::from_micros(100));
-    clock.run(Sleep::until(&clock, at));
+    clock.run(clock.sleep_until(at));
     assert!(clock.now() >= at);
 }
 
@@ -81,7 +81,7 @@ fn the_real_clock_sleeps_without_a_runtime() {
 async fn the_real_clock_sleeps_on_tokio() {
     let clock = Clock::real();
     let at = clock.after(clock.now(), Duration::from_micros(100));
-    Sleep::until(&clock, at).await;
+    clock.sleep_until(at).await;
     assert!(clock.now() >= at);
 }
 
@@ -99,7 +99,7 @@ fn a_park_hook_lets_virtual_time_run() {
     let spawned = clock.clone();
     runtime.block_on(async move {
         let task = tokio::spawn(async move {
-            Sleep::until(&spawned, spawned.after(spawned.now(), SECOND * 3_600)).await;
+            spawned.sleep(SECOND * 3_600).await;
             spawned.elapsed()
         });
         assert_eq!(task.await.unwrap(), SECOND * 3_600);
@@ -125,7 +125,7 @@ fn a_timer_beside_an_advance_is_not_lost() {
         for round in 1..=ROUNDS {
             let woken = Arc::new(Woken::default());
             let waker = Waker::from(Arc::clone(&woken));
-            let mut sleep = pin!(Sleep::until(&clock, clock.after(clock.now(), Duration::from_nanos(5))));
+            let mut sleep = pin!(clock.sleep(Duration::from_nanos(5)));
             go.store(round, Ordering::Release);
             for _ in 0..round % 40 {
                 std::hint::spin_loop();
@@ -178,7 +178,7 @@ async fn a_wait_ends_by_the_paused_clock_of_a_runtime() {
 async fn a_timer_that_is_reset_fires_at_its_last_instant() {
     let clock = Clock::real();
     let after = |millis| clock.after(clock.now(), Duration::from_millis(millis));
-    let mut timer = Sleep::until(&clock, after(2));
+    let mut timer = clock.sleep_until(after(2));
     for (first, last) in [(10, 20), (3_600_000, 5)] {
         let mut at = clock.now();
         for millis in [first, last] {

@@ -148,7 +148,10 @@ fn shared<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>
     let (calls, tokens) = BLOCKS;
     let quota = |(rate, burst): (u64, u64), block| Quota::per_second(rate).burst(left(burst, block));
     let (window, length) = BUDGET.window;
-    let prefetch = Prefetch::up_to(calls).expiry(Duration::from_millis(50));
+    let prefetch = Prefetch {
+        expiry: Duration::from_millis(50),
+        ..Prefetch::up_to(calls)
+    };
     let calls_leg = Remote::rate(key("calls")?, quota(BUDGET.calls, calls)).prefetch(prefetch);
     let tokens_leg = Remote::rate(key("tokens")?, quota(BUDGET.tokens, tokens)).prefetch(Prefetch::up_to(tokens));
     let window_leg = Remote::window(key("window")?, left(window, calls), length).prefetch(prefetch);

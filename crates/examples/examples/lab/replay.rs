@@ -8,7 +8,6 @@ use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use std::pin::pin;
 use std::time::Duration;
-use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, Instant, MAX_COSTS, ManualClock, Outcome, Reason};
 use tollgate_config::{PolicySpec, ReloadablePolicy};
 
@@ -99,7 +98,7 @@ impl<'a> Bench<'a> {
                 .collect();
             let mut refused = 0;
             let end = clock.after(Instant::ZERO, Duration::from_nanos(last) + GIVEN_UP);
-            let mut end = pin!(Sleep::until(&clock, end));
+            let mut end = pin!(clock.sleep_until(end));
             while let Either::Left((Some((index, event, reason)), _)) = select(open.next(), end.as_mut()).await {
                 refused += usize::from(reason.is_some());
                 events[index] = Some((event, reason));
@@ -146,7 +145,9 @@ impl<'a> Bench<'a> {
         request: &Request,
     ) -> (usize, Event, Option<Reason>) {
         let nanos = || clock.elapsed().as_nanos() as u64;
-        Sleep::until(clock, clock.after(Instant::ZERO, Duration::from_nanos(request.at))).await;
+        clock
+            .sleep_until(clock.after(Instant::ZERO, Duration::from_nanos(request.at)))
+            .await;
         let mut event = Event {
             arrived: request.at,
             units: request.units.clone(),
@@ -161,7 +162,7 @@ impl<'a> Bench<'a> {
             }
         };
         event.ended = nanos();
-        Sleep::until(clock, clock.after(clock.now(), Duration::from_nanos(request.hold))).await;
+        clock.sleep(Duration::from_nanos(request.hold)).await;
         for &(cost, column) in &self.costs.0 {
             let [charged, used] = request.units[column];
             if used != charged {

@@ -8,7 +8,6 @@ use http::{Request, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::time::Sleep;
 use tollgate::{Keyed, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 use tollgate_http::axum::{ClientIp, HttpRefusals};
 use tollgate_http::{LimitLayer, WaitingRoom};
@@ -87,7 +86,7 @@ fn each_client_gets_its_instant_and_an_outer_rate_may_delay_it() {
             "no token for 3 s"
         );
 
-        Sleep::until(&clock, clock.after(clock.now(), 3 * SECOND)).await;
+        clock.sleep(3 * SECOND).await;
         let mut back = Box::pin(ask(&limited, "127.0.0.1", "10.0.0.2"));
         assert!(futures::poll!(&mut back).is_pending(), "in the lane");
         assert_eq!(told(&ask(&limited, "127.0.0.1", "10.0.0.3").await), (503, Some(3)));
@@ -111,7 +110,7 @@ fn a_forged_address_has_no_place_and_takes_none() {
         }
         assert_eq!((room.len(), room.stats().booked), (2, 2));
 
-        Sleep::until(&clock, clock.after(clock.now(), 2 * SECOND)).await;
+        clock.sleep(2 * SECOND).await;
         let thief = ask(&app, "198.51.100.9", "10.0.0.2").await;
         assert_eq!(told(&thief), (503, Some(2)), "a newcomer, who gets a place of its own");
         assert_eq!((room.len(), room.stats().redeemed), (3, 0));

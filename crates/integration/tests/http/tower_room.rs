@@ -72,7 +72,7 @@ fn rig_of(limit: u64, rate: Option<Quota>, room: WaitingRoom) -> Rig {
         let (inside, most, clock) = (Arc::clone(&entered), Arc::clone(&peak), time.clone());
         async move {
             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            Sleep::until(&clock, clock.after(clock.now(), WORK)).await;
+            clock.sleep(WORK).await;
             inside.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, Infallible>(Answer::default())
         }
@@ -109,7 +109,7 @@ impl Rig {
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
-        Sleep::until(&self.clock, self.clock.after(self.clock.now(), time))
+        self.clock.sleep(time)
     }
 
     /// Asks, and comes back once when it was told, in whole seconds as `Retry-After` has it. None when it was admitted at

@@ -288,11 +288,11 @@ async fn a_block_is_spent_locally_and_returned_to_waiters<B: Kind>() {
     let (store, key) = store::<B>();
     let proxy = Proxy::before(server()).await.expect("a proxy");
     let remote = Remote::permits(key.clone(), LIMIT).ttl(3 * SHORT);
-    let remote = remote.prefetch(
-        tollgate::remote::Prefetch::up_to(LIMIT)
-            .keep(LIMIT)
-            .turn(Duration::ZERO),
-    );
+    let remote = remote.prefetch(tollgate::remote::Prefetch {
+        low: LIMIT,
+        turn: Duration::ZERO,
+        ..tollgate::remote::Prefetch::up_to(LIMIT)
+    });
     let remote = remote.spawn(B::at(proxy.address())).expect("settings that can be");
     drop(remote.acquire(1).await.unwrap());
     while remote.try_acquire(LIMIT).is_err() {

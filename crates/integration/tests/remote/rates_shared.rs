@@ -103,7 +103,11 @@ pub(crate) async fn a_window_of_several_processes_has_its_limit<P: Place>() {
 pub(crate) async fn a_block_is_spent_without_the_store<P: Place>() {
     let (key, store) = (key(), P::store());
     let proxy = Proxy::before(P::server()).await.expect("a proxy");
-    let prefetch = Prefetch::up_to(50).keep(50).expiry(LONG);
+    let prefetch = Prefetch {
+        low: 50,
+        expiry: LONG,
+        ..Prefetch::up_to(50)
+    };
     let remote = Remote::rate(key.clone(), hourly(60)).ttl(LONG).prefetch(prefetch);
     let remote = remote.spawn(P::at(proxy.address())).unwrap();
     drop(remote.acquire(1).await.unwrap());

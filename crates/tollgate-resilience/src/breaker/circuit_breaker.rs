@@ -323,7 +323,7 @@ impl CircuitBreaker {
     fn record_simple(&self, window: &CountWindow, word: Word, failed: bool) {
         let (period, result) = (word.period(), CallResult { failed, slow: false });
         if window.record_one(period, result, &self.config.alarm) {
-            self.evaluate(period, false, &ClockReading::new());
+            self.evaluate(period, false, &ClockReading::default());
         }
     }
 
@@ -333,7 +333,7 @@ impl CircuitBreaker {
         if outcome == Outcome::Forgotten {
             return;
         }
-        let (word, reading) = (ticket.word(), &ClockReading::new());
+        let (word, reading) = (ticket.word(), &ClockReading::default());
         match &self.window {
             Window::Time(window)
                 if self.config.is_plain && word.state() == CircuitState::Closed && is_result(outcome) =>

@@ -646,7 +646,7 @@ mod tests {
 
     impl Machine {
         fn ready_for(&mut self, ask: &Ask, now: u64) -> u64 {
-            let reading = ClockReading::new();
+            let reading = ClockReading::default();
             let units = self.units(ask);
             self.ready(&units, &Demand::new(ask, &reading), 0, now)
         }

@@ -217,8 +217,14 @@ pub(crate) fn blocks_threads() -> Trace {
         let mut held = [0; 4];
         held[0] = other.blocking_acquire().unwrap().num_permits();
         held[1] = other.blocking_acquire_many(2).unwrap().num_permits();
-        held[2] = Arc::clone(&other).blocking_acquire_owned().unwrap().num_permits();
-        held[3] = Arc::clone(&other).blocking_acquire_many_owned(2).unwrap().num_permits();
+        held[2] = tollgate::Clock::real()
+            .run(Arc::clone(&other).acquire_owned())
+            .unwrap()
+            .num_permits();
+        held[3] = tollgate::Clock::real()
+            .run(Arc::clone(&other).acquire_many_owned(2))
+            .unwrap()
+            .num_permits();
         tell.send(held).unwrap();
         other.blocking_acquire_many(3).map(drop)
     });
