@@ -752,6 +752,28 @@ fn a_version_that_is_refused_changes_nothing() {
     }
 }
 
+/// Given a kind that can be built when a version is checked, and no more when it is put in force, then its policy keeps the version
+/// before, and the set says why.
+#[test]
+fn a_policy_that_is_not_built_a_second_time_keeps_the_version_before() {
+    let left = std::sync::atomic::AtomicUsize::new(2);
+    let kinds = Kinds::new().with("even", move |numbers: BTreeMap<String, usize>, _: &Clock| {
+        let is_left = left.fetch_sub(1, Ordering::SeqCst) > 0;
+        is_left
+            .then(|| Semaphore::new(numbers["number"]).boxed())
+            .ok_or("it is gone")
+    });
+    let set_of = |n| PolicySetSpec {
+        policies: [("one".into(), even(n))].into(),
+        ..PolicySetSpec::default()
+    };
+    let set = set_of(2).build_with(&ManualClock::new(), &kinds).unwrap();
+    assert_eq!(apply(&set, &set_of(4)), 2);
+    let error = set.last_error().unwrap().to_string();
+    assert_eq!(error, "policy.one.leg[0]: it is gone");
+    assert_eq!(available(&set.policy("one").unwrap(), "even"), 2);
+}
+
 /// Given a map with room for one key whose numbers a version has changed, then the key gives way to a new one as soon as it is idle.
 #[test]
 fn an_idle_key_gives_way_also_after_versions() {
