@@ -206,8 +206,12 @@ impl Version {
     fn spec(&self, legs: &[Leg]) -> PolicySpec {
         let there = legs.iter().zip(&self.legs).filter(|(_, (.., there))| *there);
         let mut spec = PolicySpec::new(there.map(|(leg, (number, rule, _))| {
-            let spec = LegSpec::new(leg.name, leg.kind.kind(*number)).inherit(*rule);
-            if leg.counts_tokens { spec.per("tokens") } else { spec }
+            let per = leg.counts_tokens.then(|| "tokens".to_owned());
+            LegSpec {
+                per,
+                inherit: *rule,
+                ..LegSpec::new(leg.name, leg.kind.kind(*number))
+            }
         }));
         spec.max_queue = self.max_queue;
         // A waiter that is late is not made up for.

@@ -14,7 +14,7 @@ use base64::Engine as _;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tollgate::Clock;
-use tollgate_config::{PolicySpec, Reload, ReloadEvent, Source};
+use tollgate_config::{PolicySpec, Reload, Source};
 use tollgate_stores::{Consul, Etcd};
 
 const KEY: &str = "gate/policy.toml";
@@ -74,9 +74,13 @@ where
         }
         let event = tokio::time::timeout(Duration::from_secs(60), events.recv()).await?;
         let event = event.ok_or("it is followed no more")?;
-        println!("{event}; {:?} in flight", limit());
-        if writes && matches!(event, ReloadEvent::Applied(_)) != right {
-            return Err(format!("{version} was {event}").into());
+        let said = match &event {
+            Ok(version) => format!("version {version} is in force"),
+            Err(error) => format!("refused: {error}"),
+        };
+        println!("{said}; {:?} in flight", limit());
+        if writes && event.is_ok() != right {
+            return Err(format!("{version}: {said}").into());
         }
     }
     if writes && limit() != Some(7) {

@@ -5,8 +5,6 @@
 mod file;
 mod kind;
 mod live;
-#[cfg(feature = "remote")]
-mod remote;
 mod set;
 mod source;
 mod spec;
@@ -16,10 +14,10 @@ pub use file::{ConfigFile, Format, MAX_FILE, load, parse};
 #[cfg_attr(docsrs, doc(cfg(feature = "resilience")))]
 pub use kind::{AdaptiveSpec, BreakerSpec, LawSpec};
 pub use kind::{Kinds, LegKind};
-pub use live::{Changes, LegStatus, Reload, ReloadableLegs, ReloadablePolicy};
+pub use live::{LegStatus, Reload, ReloadableLegs, ReloadablePolicy};
 pub use set::{KeyedPolicies, PolicySet};
 #[cfg(feature = "watch")]
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
 pub use source::WatchedFile;
-pub use source::{FileSource, LastGood, ReloadEvent, Source, SourceError};
-pub use spec::{ConfigError, KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, When};
+pub use source::{FileSource, LastGood, Source};
+pub use spec::{ConfigError, KeyTier, KeyedSpec, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, ShareSpec, When};

@@ -1,8 +1,7 @@
 //! The policies of a service that run: named ones, and a policy for each key; and how another version of all comes in force.
 
 use crate::kind::{Around, Kinds, LivePartitions};
-use crate::live::{Changes, Reload, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy};
-use crate::source::SourceError;
+use crate::live::{Reload, ReloadableLegs, ReloadablePolicy, apply_spec, build_policy};
 use crate::spec::{ConfigError, KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, named};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use std::collections::BTreeMap;
@@ -26,12 +25,13 @@ use tollgate::{Clock, Keyed, KeysFull, Policy};
 /// | a name comes back | it is a fresh policy or map; partitions are those of before |
 /// | the order of a queue, its eviction, `max_keys`, or the classes of partitions change | the version is refused |
 ///
-/// A version that is refused changes nothing: each policy and each tier is built once before. A key that is first asked for while a
+/// A version that is refused changes nothing: each policy and each tier is built once before. A policy whose leg of a kind of your own
+/// cannot be built a second time keeps the version before, and `last_error` says why. A key that is first asked for while a
 /// version is put in force gets the new version, or is changed to it.
 ///
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock};
-/// # use tollgate_config::{KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload};
+/// # use tollgate_config::{KeyTier, KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec, Reload};
 /// let requests = |quota: &str| PolicySpec::new([LegSpec::new("requests", LegKind::TokenBucket { quota: quota.parse().unwrap() })]);
 /// let mut tenants = KeyedSpec::new(10_000, "free", requests("1/h burst 2"));
 /// tenants.tiers.insert("paid".into(), requests("100/h burst 5"));
@@ -43,11 +43,10 @@ use tollgate::{Clock, Keyed, KeysFull, Policy};
 /// assert!(acme.try_admit(2).is_ok());
 /// assert!(acme.try_admit(1).is_err());
 ///
-/// spec.keyed.get_mut("tenant").unwrap().keys.insert("acme".into(), "paid".into());
-/// let changes = set.apply(spec)?;
+/// spec.keyed.get_mut("tenant").unwrap().keys.insert("acme".into(), KeyTier::Named("paid".into()));
+/// assert_eq!(set.apply(spec)?, 2);
 /// assert!(acme.try_admit(1).is_err(), "what was spent is spent");
 /// assert_eq!(acme.limiter().leg("requests").unwrap().capacity(), Some(5));
-/// assert_eq!(changes.to_string(), "version 2: `keyed.tenant.keys` added; 1 live key of `tenant` changed");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -58,7 +57,7 @@ pub type KeyedPolicies = Keyed<String, Policy<ReloadableLegs>>;
 
 struct Running {
     latest: ArcSwap<Latest>,
-    error: ArcSwapOption<SourceError>,
+    error: ArcSwapOption<ConfigError>,
 }
 
 /// The latest version, and what runs by it.
@@ -120,32 +119,27 @@ impl LiveMap {
     }
 
     /// Puts other tiers in force: for new keys, and then for those that are there.
-    fn apply(&self, name: &str, spec: &KeyedSpec, around: &Around, changes: &mut Changes) {
+    fn apply(&self, name: &str, spec: &KeyedSpec, around: &Around, refuse: &dyn Fn(ConfigError)) {
         let to = Tiers::new(spec, around);
         self.tiers.store(Arc::clone(&to));
         let mut live = Vec::new();
         // A key that is made meanwhile by the tiers before is visited, or made again.
         self.map
             .for_each(|key, policy| live.push((key.clone(), Arc::clone(policy))));
-        let mut changed = 0;
         for (key, policy) in live {
-            match put_in_force(&policy, to.policy_of(&key), around) {
-                Ok(is_changed) => changed += usize::from(is_changed),
-                Err(error) => changes.refused.push(error.below(["keys", &key]).below(["keyed", name])),
+            if let Err(error) = put_in_force(&policy, to.policy_of(&key), around) {
+                refuse(error.below(["keys", &key]).below(["keyed", name]));
             }
-        }
-        if changed > 0 {
-            changes.live.push((name.into(), changed));
         }
     }
 }
 
 /// Puts a policy of a set in force, unless it is: most have not changed.
-fn put_in_force(policy: &ReloadablePolicy, spec: &Arc<PolicySpec>, around: &Around) -> Result<bool, ConfigError> {
-    if policy.limiter().is_in_force(spec, around) {
-        return Ok(false);
+fn put_in_force(policy: &ReloadablePolicy, spec: &Arc<PolicySpec>, around: &Around) -> Result<(), ConfigError> {
+    match policy.limiter().is_in_force(spec, around) {
+        true => Ok(()),
+        false => apply_spec(policy, spec, around).map(drop),
     }
-    apply_spec(policy, spec, around).map(|changes| !changes.is_empty())
 }
 
 impl PolicySetSpec {
@@ -220,20 +214,21 @@ impl Latest {
         Ok(next)
     }
 
-    /// Changes all that this version says.
-    fn put_in_force(&self, changes: &mut Changes) {
+    /// Changes all that this version says. A policy whose leg of a kind of the program's own cannot be built any more keeps the version
+    /// before.
+    fn put_in_force(&self, refuse: &dyn Fn(ConfigError)) {
         for (spec, live) in self.around.partitions.values() {
             // Numbers that have been checked are not refused; refused ones would leave the old in force.
             live.set_limit(spec.limit);
             let _ = live.set_parts(&spec.parts());
         }
         for (name, spec) in &self.spec.policies {
-            let applied = put_in_force(&self.policies[name], &Arc::new(spec.clone()), &self.around);
-            let refused = applied.err().map(|error| error.below(["policy", name]));
-            changes.refused.extend(refused);
+            if let Err(error) = put_in_force(&self.policies[name], &Arc::new(spec.clone()), &self.around) {
+                refuse(error.below(["policy", name]));
+            }
         }
         for (name, spec) in &self.spec.keyed {
-            self.keyed[name].apply(name, spec, &self.around, changes);
+            self.keyed[name].apply(name, spec, &self.around, refuse);
         }
     }
 }
@@ -250,7 +245,7 @@ impl PolicySet {
     }
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
-    pub fn last_error(&self) -> Option<SourceError> {
+    pub fn last_error(&self) -> Option<ConfigError> {
         self.0.error.load().as_deref().cloned()
     }
 
@@ -286,40 +281,37 @@ impl PolicySet {
 /// Versions: see [Versions](PolicySet#versions). A version costs some microseconds for each live key.
 impl Reload<PolicySetSpec> for PolicySet {
     /// No lock is held while a version is built: where two come at once, the later one is built anew after the earlier.
-    fn apply(&self, spec: PolicySetSpec) -> Result<Changes, ConfigError> {
+    fn apply(&self, spec: PolicySetSpec) -> Result<u64, ConfigError> {
         let spec = Arc::new(spec);
-        let (before, mut next) = loop {
+        let mut next = loop {
             let before = self.0.latest.load_full();
             let prepared = before.prepare(&spec);
-            let next = prepared.inspect_err(|error| self.refuse(SourceError::new(error.clone())))?;
+            let next = prepared.inspect_err(|error| self.refuse(error.clone()))?;
             let next = Arc::new(next);
             if Arc::ptr_eq(&self.0.latest.compare_and_swap(&before, Arc::clone(&next)), &before) {
-                break (before, next);
+                break next;
             }
         };
         self.0.error.store(None);
-        let mut changes = Changes::between(next.version, &*before.spec, &*next.spec);
+        let number = next.version;
         loop {
-            next.put_in_force(&mut changes);
+            next.put_in_force(&|error| self.refuse(error));
             // Another version may have come meanwhile: the later one is put in force last.
             let latest = self.0.latest.load_full();
             if Arc::ptr_eq(&latest, &next) {
-                return Ok(changes);
+                return Ok(number);
             }
             next = latest;
         }
     }
 
-    fn refuse(&self, error: SourceError) {
+    fn refuse(&self, error: ConfigError) {
         self.0.error.store(Some(Arc::new(error)));
     }
 }
 
 impl fmt::Debug for PolicySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PolicySet")
-            .field("version", &self.version())
-            .field("spec", &self.spec())
-            .finish_non_exhaustive()
+        write!(f, "PolicySet(version {})", self.version())
     }
 }

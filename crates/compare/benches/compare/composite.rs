@@ -61,7 +61,10 @@ fn service(rows: &Rows) {
     let quota = Quota::per_second(u64::from(FAST));
     let file = PolicySpec::new([
         LegSpec::new("requests", LegKind::TokenBucket { quota }),
-        LegSpec::new("tokens", LegKind::TokenBucket { quota }).per("tokens"),
+        LegSpec {
+            per: Some("tokens".into()),
+            ..LegSpec::new("tokens", LegKind::TokenBucket { quota })
+        },
         LegSpec::new("in flight", LegKind::Semaphore { limit: 64 }),
     ]);
     let long = built()

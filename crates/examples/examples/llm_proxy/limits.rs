@@ -100,16 +100,16 @@ impl Limits {
 
     /// Looks at the file. A version is put in force as a whole, for live keys as well; one that is wrong leaves the last in force. Returns a
     /// line of what has changed.
-    pub(crate) fn reload(&self) -> Result<Option<String>, Failure> {
+    pub(crate) fn reload(&self) -> Result<Option<u64>, Failure> {
         let look = lock(&self.source).look();
         let Some(spec) = look else { return Ok(None) };
         let spec = spec?;
-        let changes = self.set.apply(spec.clone())?;
+        let version = self.set.apply(spec.clone())?;
         for (name, permits) in permits(&spec) {
             self.models.get(name).inspect(|model| model.set_limit(permits));
         }
         *lock(&self.spec) = Arc::new(spec);
-        Ok(Some(changes.to_string()))
+        Ok(Some(version))
     }
 }
 

@@ -40,7 +40,7 @@ async fn main() -> Result<(), Failure> {
             // The file is small; one on a slow disk is followed by `PolicySet::follow`.
             match limits.reload() {
                 Ok(None) => {}
-                Ok(Some(changes)) => println!("{changes}"),
+                Ok(Some(version)) => println!("version {version} is in force"),
                 Err(error) => eprintln!("the limits stay as they were: {error}"),
             }
         }

@@ -89,7 +89,13 @@ async fn run(args: Args) -> Result<bool, Failure> {
     if let Some(source) = source {
         // A mistake is told with its line and column, and the version before stays in force.
         let (core, source) = (limits.core.clone(), source.watch()?);
-        tokio::spawn(async move { core.follow(source, |event| println!("policy: {event}")).await });
+        tokio::spawn(async move {
+            let said = |event| match event {
+                Ok(version) => println!("policy: version {version} is in force"),
+                Err(error) => println!("policy: {error}"),
+            };
+            core.follow(source, said).await;
+        });
     }
     println!("http://{address}/limits");
 

@@ -338,7 +338,7 @@ mod pushed {
     use super::{Proxy, at, base64, key, proxied, said, sleep};
     use crate::rig::proxy::Mode;
     use std::time::Duration;
-    use tollgate_config::{LegKind, PolicySpec, Source, SourceError};
+    use tollgate_config::{ConfigError, LegKind, PolicySpec, Source};
     use tollgate_stores::EtcdPolicy;
 
     fn text(limit: usize) -> String {
@@ -378,7 +378,7 @@ mod pushed {
         limit(&source.next().await.expect("it goes on").expect("a version"))
     }
 
-    async fn error(source: &mut EtcdPolicy) -> SourceError {
+    async fn error(source: &mut EtcdPolicy) -> ConfigError {
         source.next().await.expect("it goes on").expect_err("an error")
     }
 

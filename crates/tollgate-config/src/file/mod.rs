@@ -2,7 +2,7 @@
 
 mod node;
 
-pub(crate) use node::{Node, Reader, read_kind, table_of, write_kind};
+pub(crate) use node::{Node, Reader};
 
 use crate::kind::Kinds;
 use crate::spec::{ConfigError, PolicySetSpec, PolicySpec};

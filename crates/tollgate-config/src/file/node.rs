@@ -3,11 +3,8 @@
 use crate::spec::ConfigError;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{
-    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess,
-    Unexpected, Visitor,
+    Deserialize, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
 };
-use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -135,7 +132,9 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     fn deserialize_enum<V: Visitor<'de>>(self, _: &str, names: &[&str], visitor: V) -> Result<V::Value, ConfigError> {
         match self.0 {
             Node::Text(name) => visitor.visit_enum(name.as_str().into_deserializer()),
-            Node::Table(table) => visitor.visit_enum(MapAccessDeserializer::new(Table(table.iter(), None))),
+            Node::Table(table) if table.len() == 1 => {
+                visitor.visit_enum(MapAccessDeserializer::new(Table(table.iter(), None)))
+            }
             _ => Err(self.refuse(&format!("one of {}", names.join(", ")))),
         }
     }
@@ -193,30 +192,4 @@ impl<'de> MapAccess<'de> for Table<'_> {
         let (key, node) = self.1.ok_or_else(|| ConfigError::custom("a value has no key"))?;
         seed.deserialize(Reader(node)).map_err(|error| error.within(key))
     }
-}
-
-/// Reads an enum from a table whose key `kind` names the variant, and which has these keys beside those of the variant.
-pub(crate) fn read_kind<T: DeserializeOwned>(node: Node, common: &str) -> Result<T, ConfigError> {
-    let Node::Table(mut table) = node else {
-        return Err(Reader(&node).refuse("a table"));
-    };
-    let kind = table.remove("kind").ok_or_else(|| ConfigError::missing_field("kind"))?;
-    let kind = String::deserialize(Reader(&kind)).map_err(|error| error.within("kind"))?;
-    let tagged = Node::Table([(kind, Node::Table(table))].into());
-    T::deserialize(Reader(&tagged)).map_err(|error| error.of_variant(common))
-}
-
-/// The table with a kind of an enum: serde writes it as a table of one key, its name.
-pub(crate) fn table_of(value: &impl Serialize) -> Result<Map<String, Value>, serde_json::Error> {
-    let tagged = serde_json::from_value::<BTreeMap<String, Map<String, Value>>>(serde_json::to_value(value)?)?;
-    let (kind, mut table) = tagged.into_iter().next().unwrap_or_default();
-    table.retain(|_, number| !number.is_null());
-    table.entry("kind").or_insert(kind.into());
-    Ok(table)
-}
-
-/// Writes an enum as a table with a kind.
-pub(crate) fn write_kind<S: Serializer>(value: &impl Serialize, serializer: S) -> Result<S::Ok, S::Error> {
-    let table = table_of(value).map_err(serde::ser::Error::custom)?;
-    table.serialize(serializer)
 }

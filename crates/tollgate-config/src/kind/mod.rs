@@ -8,10 +8,12 @@ pub use custom::Kinds;
 #[cfg(feature = "resilience")]
 pub use resilience::{AdaptiveSpec, BreakerSpec, LawSpec};
 
-use crate::file::{Node, Reader, read_kind, table_of};
+use crate::file::{Node, Reader};
 use crate::live::Built;
-use crate::spec::{ConfigError, PartitionsSpec, limit, named};
-use serde::{Deserialize, Serialize};
+use crate::spec::{ConfigError, NumberOrText, PartitionsSpec, named};
+use serde::de::Error as _;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -92,8 +94,7 @@ pub enum LegKind {
     /// A [`FixedWindow`]. The length cannot be changed in place.
     FixedWindow {
         /// Units per window; in a file `"unlimited"` as well.
-        #[serde(with = "limit")]
-        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        #[serde(with = "NumberOrText")]
         limit: u64,
         /// The length of a window.
         #[serde(with = "humantime_serde")]
@@ -104,8 +105,7 @@ pub enum LegKind {
     #[cfg(feature = "calendar")]
     CalendarWindow {
         /// Units per period; in a file `"unlimited"` as well.
-        #[serde(with = "limit")]
-        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        #[serde(with = "NumberOrText")]
         limit: u64,
         /// The period.
         #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -117,8 +117,7 @@ pub enum LegKind {
     /// A [`SlidingWindow`]. The length and the number of segments cannot be changed in place.
     SlidingWindow {
         /// Units per window; in a file `"unlimited"` as well.
-        #[serde(with = "limit")]
-        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        #[serde(with = "NumberOrText")]
         limit: u64,
         /// The length of a window.
         #[serde(with = "humantime_serde")]
@@ -131,8 +130,7 @@ pub enum LegKind {
     /// A [`SlidingLog`]. The length cannot be changed in place.
     SlidingLog {
         /// Units per window; in a file `"unlimited"` as well.
-        #[serde(with = "limit")]
-        #[cfg_attr(feature = "schema", schemars(with = "crate::spec::NumberOrText"))]
+        #[serde(with = "NumberOrText")]
         limit: u64,
         /// The length of a window.
         #[serde(with = "humantime_serde")]
@@ -150,11 +148,11 @@ pub enum LegKind {
     /// is refused.
     ///
     /// ```
-    /// # use tollgate_config::{LegKind, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec};
+    /// # use tollgate_config::{LegKind, LegSpec, PartitionsSpec, PolicySetSpec, PolicySpec, ShareSpec};
     /// # use tollgate::{LimiterExt, ManualClock};
     /// let mut spec = PolicySetSpec::default();
-    /// let levels = Some([("live".into(), 1.0), ("batch".into(), 0.5)].into());
-    /// spec.partitions.insert("gpus".into(), PartitionsSpec { limit: 4, levels, ..PartitionsSpec::default() });
+    /// let share = ShareSpec::Levels([("live".into(), 1.0), ("batch".into(), 0.5)].into());
+    /// spec.partitions.insert("gpus".into(), PartitionsSpec { limit: 4, share });
     /// for class in ["live", "batch"] {
     ///     let leg = LegSpec::new("gpus", LegKind::Partition { of: "gpus".into(), class: class.into() });
     ///     spec.policies.insert(class.into(), PolicySpec::new([leg]));
@@ -277,7 +275,7 @@ impl LegKind {
     /// True when a limiter of the numbers `before`, if it can be changed at all, can be changed to these while it runs.
     pub(crate) fn fits(&self, before: &Self) -> bool {
         let [fixed, before] = [self, before].map(|kind| {
-            let mut table = table_of(kind).unwrap_or_default();
+            let mut table = kind.table().unwrap_or_default();
             table.retain(|key, _| !["quota", "slack", "limit"].contains(&&**key));
             table
         });
@@ -286,20 +284,43 @@ impl LegKind {
 
     /// The name of the kind, as in a file.
     pub fn name(&self) -> String {
-        let table = table_of(self).unwrap_or_default();
+        let table = self.table().unwrap_or_default();
         table.get("kind").and_then(Value::as_str).unwrap_or_default().into()
     }
 
     /// Reads the kind of a leg and its numbers. A name that no built-in kind has is one of the program's own.
-    pub(crate) fn read(node: Node) -> Result<Self, ConfigError> {
-        let known = read_kind(node.clone(), "name, kind, per, inherit, shadow, at_once, when, ");
-        known.or_else(|error: ConfigError| {
-            let mut numbers = Map::deserialize(Reader(&node))?;
-            match numbers.remove("kind") {
-                Some(Value::String(kind)) if error.path() == ["kind"] => Ok(Self::Custom { kind, numbers }),
-                _ => Err(error),
+    pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let table = BTreeMap::deserialize(deserializer)?;
+        Self::of_table(table).map_err(D::Error::custom)
+    }
+
+    fn of_table(mut table: BTreeMap<String, Node>) -> Result<Self, ConfigError> {
+        let kind = table.remove("kind").ok_or_else(|| ConfigError::missing_field("kind"))?;
+        let kind = String::deserialize(Reader(&kind)).map_err(|error| error.within("kind"))?;
+        let numbers = Node::Table(table);
+        let tagged = Node::Table([(kind.clone(), numbers.clone())].into());
+        Self::deserialize(Reader(&tagged)).or_else(|error| match error.of_kind() {
+            error if error.path() == ["kind"] => {
+                let numbers = Map::deserialize(Reader(&numbers))?;
+                Ok(Self::Custom { kind, numbers })
             }
+            error => Err(error),
         })
+    }
+
+    /// Writes it as a table with a kind.
+    pub(crate) fn write<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let table = self.table().map_err(S::Error::custom)?;
+        table.serialize(serializer)
+    }
+
+    /// The kind and its numbers: serde writes it as a table of one key, its name.
+    fn table(&self) -> Result<Map<String, Value>, serde_json::Error> {
+        let tagged = serde_json::from_value::<BTreeMap<String, Map<String, Value>>>(serde_json::to_value(self)?)?;
+        let (kind, mut table) = tagged.into_iter().next().unwrap_or_default();
+        table.retain(|_, number| !number.is_null());
+        table.entry("kind").or_insert(kind.into());
+        Ok(table)
     }
 
     fn cold_factor() -> u32 {

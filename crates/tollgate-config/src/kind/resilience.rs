@@ -1,11 +1,9 @@
 //! Legs that learn from outcomes: breakers and adaptive limits.
 
 use super::{Around, fault};
-use crate::file::{Node, read_kind, write_kind};
 use crate::live::Built;
 use crate::spec::ConfigError;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tollgate::{Quota, Semaphore, TokenBucket};
 use tollgate_resilience::adaptive::{
@@ -55,19 +53,6 @@ pub struct BreakerSpec {
     pub probes: Option<u64>,
 }
 
-/// Sets what is given, and within its bounds where it has some.
-macro_rules! set {
-    ($builder:ident; $($key:ident $(in $bounds:expr)?),*) => {$(
-        if let Some(number) = $key {
-            $(if !$bounds.contains(&number) {
-                let (least, most) = ($bounds.start(), $bounds.end());
-                return Err(ConfigError::given(stringify!($key), number, format_args!("{least} to {most}")));
-            })?
-            $builder = $builder.$key(number);
-        }
-    )*};
-}
-
 /// A fault of the key whose number is out of bounds.
 fn breaker_fault(error: BreakerError) -> ConfigError {
     use BreakerError::{Count, Rate, Time};
@@ -100,7 +85,21 @@ impl BreakerSpec {
             return Err(ConfigError::new("time_window", fault));
         }
         let mut builder = CircuitBreaker::builder().on(&around.clock);
-        set!(builder; count_window, time_window, minimum_calls, failure_rate, consecutive_failures, probes);
+        macro_rules! set {
+            ($($key:ident),*) => {$(
+                if let Some(number) = $key {
+                    builder = builder.$key(number);
+                }
+            )*};
+        }
+        set!(
+            count_window,
+            time_window,
+            minimum_calls,
+            failure_rate,
+            consecutive_failures,
+            probes
+        );
         if let Some(time) = self.open_for {
             builder = builder.open_for(OpenTime::fixed(time));
         }
@@ -135,7 +134,7 @@ fn adaptive_fault(error: AdaptiveError) -> ConfigError {
 /// ```
 /// # use tollgate::{LimiterExt, ManualClock, Outcome};
 /// # use tollgate_config::{Format, PolicySpec, parse};
-/// let text = "[[leg]]\nname = 'in flight'\nkind = 'adaptive'\nlimit = 10\nwindow = '0s'\nsamples = 1\nlaw = { kind = 'aimd' }";
+/// let text = "[[leg]]\nname = 'in flight'\nkind = 'adaptive'\nlimit = 10\nwindow = '0s'\nsamples = 1\nlaw = 'aimd'";
 /// let policy = parse::<PolicySpec>(text, Format::Toml)?.build(&ManualClock::new())?;
 /// policy.try_admit(1)?.finish(Outcome::Overload);
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity(), Some(9));
@@ -150,12 +149,7 @@ fn adaptive_fault(error: AdaptiveError) -> ConfigError {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct AdaptiveSpec {
-    /// The law that sets the limit, with its numbers; without it `gradient2`, and `cubic` of a rate.
-    #[serde(
-        deserialize_with = "LawSpec::read",
-        serialize_with = "write_kind",
-        skip_serializing_if = "Option::is_none"
-    )]
+    /// The law that sets the limit; without it `gradient2`, and `cubic` of a rate.
     pub law: Option<LawSpec>,
     /// The rate at the start, if a rate adapts. Its period and its burst stay.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
@@ -182,14 +176,14 @@ impl AdaptiveSpec {
         let Some(quota) = self.quota else {
             let start = self.limit.unwrap_or(20.clamp(floor.min(ceiling), ceiling));
             let semaphore = Semaphore::new(start.min(Semaphore::MAX_PERMITS));
-            return self.drive(semaphore, Gradient2::new(), ("limit", start as u64), around);
+            return self.drive(semaphore, LawSpec::Gradient2, ("limit", start as u64), around);
         };
         if self.limit.is_some() {
             let fault = "`quota` was given as well, and one of both is allowed";
             return Err(ConfigError::new("limit", fault));
         }
         let bucket = TokenBucket::new(quota).on(&around.clock);
-        let adaptive = self.drive(bucket, Cubic::new(), ("quota", quota.count()), around)?;
+        let adaptive = self.drive(bucket, LawSpec::Cubic, ("quota", quota.count()), around)?;
         Quota::new(ceiling as u64, quota.period()).map_err(fault("ceiling"))?;
         Ok(adaptive)
     }
@@ -198,17 +192,13 @@ impl AdaptiveSpec {
     fn drive<L: Resizable + 'static>(
         &self,
         limiter: L,
-        usual: impl LimitLaw + 'static,
+        usual: LawSpec,
         (key, start): (&str, u64),
         around: &Around,
     ) -> Result<Built, ConfigError> {
         let (floor, ceiling) = (self.floor.unwrap_or(1), self.ceiling.unwrap_or(1_000));
-        let law = self
-            .law
-            .as_ref()
-            .map_or_else(|| Ok(Box::new(usual) as _), LawSpec::build);
         let adaptive = Adaptive::builder(limiter)
-            .law(law.map_err(|error| error.within("law"))?)
+            .law(self.law.unwrap_or(usual).build())
             .bounds(floor, ceiling)
             .window(
                 self.window.unwrap_or(Duration::from_secs(1)),
@@ -226,95 +216,42 @@ impl AdaptiveSpec {
     }
 }
 
-/// A law of an adaptive limit, and its numbers. A number that is not given is the law's own. In a file it is a table whose key `kind`
-/// names the law.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(tag = "kind"))]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+/// A law of an adaptive limit. It has its usual numbers: a law with others is a kind of your own, see [`Kinds`](crate::Kinds).
+///
+/// ```
+/// # use tollgate_config::{AdaptiveSpec, LawSpec};
+/// let spec = AdaptiveSpec { law: Some(LawSpec::Vegas), ..AdaptiveSpec::default() };
+/// assert_eq!(serde_json::to_value(&spec)?["law"], "vegas");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum LawSpec {
     /// [`Aimd`].
-    Aimd {
-        /// See [`Aimd::backoff`].
-        backoff: Option<f64>,
-        /// See [`Aimd::timeout`].
-        #[serde(default, with = "humantime_serde")]
-        #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-        timeout: Option<Duration>,
-    },
+    Aimd,
     /// [`Cubic`].
-    Cubic {
-        /// See [`Cubic::backoff`].
-        backoff: Option<f64>,
-        /// See [`Cubic::scale`].
-        scale: Option<f64>,
-    },
+    Cubic,
     /// [`Gradient`].
-    Gradient {
-        /// See [`Gradient::buffer`].
-        buffer: Option<f64>,
-        /// See [`Gradient::measure_every`].
-        measure_every: Option<u32>,
-        /// See [`Gradient::measure_at`].
-        measure_at: Option<u32>,
-    },
+    Gradient,
     /// [`Gradient2`].
-    Gradient2 {
-        /// See [`Gradient2::smoothing`].
-        smoothing: Option<f64>,
-        /// See [`Gradient2::tolerance`].
-        tolerance: Option<f64>,
-        /// See [`Gradient2::queue`].
-        queue: Option<u32>,
-    },
+    Gradient2,
     /// [`Trend`].
-    Trend {
-        /// See [`Trend::average_over`].
-        average_over: Option<u32>,
-        /// See [`Trend::correlate_over`].
-        correlate_over: Option<usize>,
-    },
+    Trend,
     /// [`Vegas`].
-    Vegas {
-        /// See [`Vegas::smoothing`].
-        smoothing: Option<f64>,
-        /// See [`Vegas::backoff`].
-        backoff: Option<f64>,
-    },
+    Vegas,
 }
 
 impl LawSpec {
-    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
-        let node = Node::deserialize(deserializer)?;
-        read_kind(node, "kind, ").map(Some).map_err(D::Error::custom)
-    }
-
-    fn build(&self) -> Result<Box<dyn LimitLaw>, ConfigError> {
-        macro_rules! law {
-            ($law:ident; $($set:tt)*) => {{
-                let mut law = $law::new();
-                set!(law; $($set)*);
-                Box::new(law)
-            }};
+    fn build(self) -> Box<dyn LimitLaw> {
+        match self {
+            Self::Aimd => Box::new(Aimd::new()),
+            Self::Cubic => Box::new(Cubic::new()),
+            Self::Gradient => Box::new(Gradient::new()),
+            Self::Gradient2 => Box::new(Gradient2::new()),
+            Self::Trend => Box::new(Trend::new()),
+            Self::Vegas => Box::new(Vegas::new()),
         }
-        Ok(match *self {
-            Self::Aimd { backoff, timeout } => law!(Aimd; backoff in (0.5..=0.99), timeout),
-            Self::Cubic { backoff, scale } => law!(Cubic; backoff in (0.1..=0.99), scale in (1e-6..=1e6)),
-            Self::Gradient {
-                buffer,
-                measure_every,
-                measure_at,
-            } => law!(Gradient; buffer in (0.0..=10.0), measure_every in (1..=u32::MAX), measure_at in (1..=u32::MAX)),
-            Self::Gradient2 {
-                smoothing,
-                tolerance,
-                queue,
-            } => law!(Gradient2; smoothing in (0.01..=1.0), tolerance in (1.0..=10.0), queue),
-            Self::Trend {
-                average_over,
-                correlate_over,
-            } => law!(Trend; average_over in (1..=u32::MAX), correlate_over in (10..=1_000)),
-            Self::Vegas { smoothing, backoff } => law!(Vegas; smoothing in (0.01..=1.0), backoff in (0.1..=0.99)),
-        })
     }
 }

@@ -11,7 +11,7 @@ use tollgate::policy::{Leg, ShadowStats};
 use tollgate::rate::{self, Rate};
 use tollgate::status::{Description, State};
 use tollgate::sync::Watch;
-use tollgate::{Clock, Cost, Inherit, Legs, Limiter, LimiterExt, Policy, PolicyError, Semaphore};
+use tollgate::{Clock, Cost, Inherit, Legs, Limiter, LimiterExt, OrderError, Policy, PolicyError, Semaphore};
 
 /// A limiter of any kind.
 pub(crate) trait AnyUnit: Send + Sync {
@@ -279,16 +279,22 @@ pub(crate) fn build_legs(
 /// Finds what no policy of these legs and settings could be.
 fn check_whole(spec: &PolicySpec, legs: &Arc<Legs>, around: &Around) -> Result<(), ConfigError> {
     let policy = Policy::builder().limit(Arc::clone(legs)).order(spec.order.clone());
-    let (key, fault) = match policy.on(&around.clock).build() {
-        Ok(_) => return Ok(()),
-        Err(PolicyError::Order(error)) => ("order", error.to_string()),
-        Err(PolicyError::SameQueue { .. }) => (
-            "leg",
-            "one limiter stands in two legs, and no policy waits for it twice".into(),
-        ),
-        Err(error) => ("leg", error.to_string()),
+    let Err(error) = policy.on(&around.clock).build() else {
+        return Ok(());
     };
-    Err(ConfigError::new(key, fault))
+    let fault = error.to_string();
+    Err(match error {
+        PolicyError::Order(OrderError::Classes { .. }) => {
+            ConfigError::new("classes", fault).below(["order", "priority"])
+        }
+        PolicyError::Order(OrderError::Patience) => ConfigError::new("patience", fault).below(["order", "priority"]),
+        PolicyError::Order(_) => ConfigError::new("shares", fault).within("order"),
+        PolicyError::SameQueue { .. } => ConfigError::new(
+            "leg",
+            "one limiter stands in two legs, and no policy waits for it twice",
+        ),
+        _ => ConfigError::new("leg", fault),
+    })
 }
 
 /// Changes the numbers of the limiters that this version has kept. `latest` gives the version in force: another one may have come

@@ -1,11 +1,9 @@
 //! The list of legs that is in force, and those before it that permits are out of.
 
-use super::changes::Changes;
 use super::leg::{LiveLeg, build_legs, put_numbers_in_force};
 use super::load::LegLoad;
 use super::status::LegStatus;
 use crate::kind::Around;
-use crate::source::SourceError;
 use crate::spec::{ConfigError, PolicySpec, STAYS};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use parking_lot::Mutex;
@@ -39,7 +37,7 @@ pub struct ReloadableLegs {
     places: Mutex<BTreeMap<u64, Arc<Version>>>,
     watchers: Arc<Watchers>,
     /// Why the latest version that was handed in is not in force.
-    pub(super) error: ArcSwapOption<SourceError>,
+    pub(super) error: ArcSwapOption<ConfigError>,
 }
 
 /// A list of legs.
@@ -120,7 +118,7 @@ impl ReloadableLegs {
     }
 
     /// Why the latest version that was handed in is not in force; `None` when it is.
-    pub fn last_error(&self) -> Option<SourceError> {
+    pub fn last_error(&self) -> Option<ConfigError> {
         self.error.load().as_deref().cloned()
     }
 
@@ -171,15 +169,15 @@ impl ReloadableLegs {
 
     /// Puts `spec` in force. No lock is held while limiters are built, asked or changed: where two versions come at once, the later
     /// one is built anew after the earlier.
-    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<Changes, ConfigError> {
-        let (before, next) = loop {
+    pub(super) fn apply(&self, spec: &Arc<PolicySpec>, around: &Around) -> Result<u64, ConfigError> {
+        let next = loop {
             let before = self.current.load_full();
             let next = self.next(&before, spec, around)?;
             // Its permits are found there as soon as it is not the current list.
             self.retired.lock().insert(before.number, Arc::clone(&before));
             let found = self.current.compare_and_swap(&before, Arc::clone(&next));
             if Arc::ptr_eq(&found, &before) {
-                break (before, next);
+                break next;
             }
         };
         // (N) Sequentially consistent: either an admission sees this number, or `forget_unused` sees the admission.
@@ -189,7 +187,7 @@ impl ReloadableLegs {
         put_numbers_in_force(&next.live, || self.live());
         // All waiters are judged anew, by the new list.
         self.watchers.changed();
-        Ok(Changes::between(next.number, &*before.spec, &**spec))
+        Ok(next.number)
     }
 
     /// Forgets the lists that are in force no more, and that no permits are out of.
@@ -332,9 +330,6 @@ impl Limiter for ReloadableLegs {
 
 impl fmt::Debug for ReloadableLegs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReloadableLegs")
-            .field("version", &self.version())
-            .field("spec", &self.spec())
-            .finish_non_exhaustive()
+        f.debug_list().entries(self.legs()).finish()
     }
 }

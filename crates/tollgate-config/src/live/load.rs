@@ -80,12 +80,6 @@ impl Link {
     /// The condition `when` on the load of the leg `of`, which goes on from what the one before knew of the same load.
     pub(super) fn new(when: &When, of: &LiveLeg, before: Option<&Self>, clock: &Clock) -> Result<Self, ConfigError> {
         when.check()?;
-        let over = when.over.unwrap_or(When::OVER);
-        // The same, given or not.
-        let when = &When {
-            over: Some(over),
-            ..when.clone()
-        };
         let before = before.filter(|before| Arc::ptr_eq(&before.load.unit, &of.built.unit));
         if let Some(before) = before.filter(|before| before.load.when == *when) {
             return Ok(before.clone());
@@ -101,8 +95,8 @@ impl Link {
         }
         let measured = (!is_of_permits).then(|| {
             let known = before.and_then(|before| Some(&before.load.measured.as_ref()?.0));
-            let known = known.filter(|meter| meter.over() == over);
-            let meter = known.map_or_else(|| Meter::new(clock, over), Arc::clone);
+            let known = known.filter(|meter| meter.over() == when.over);
+            let meter = known.map_or_else(|| Meter::new(clock, when.over), Arc::clone);
             let metric = match when.metric {
                 LoadMetric::Use => LoadMetric::Rate,
                 metric => metric,

@@ -1,13 +1,11 @@
 //! Policies that run: their limiters, their loads, and how another version comes in force.
 
-mod changes;
 mod leg;
 mod legs;
 mod load;
 mod reload;
 mod status;
 
-pub use changes::Changes;
 pub(crate) use leg::{Built, build_legs};
 pub use legs::ReloadableLegs;
 pub use reload::{Reload, ReloadablePolicy};

@@ -1,9 +1,8 @@
 //! Builds policies that can be reloaded, and reloads them.
 
-use super::changes::Changes;
 use super::legs::ReloadableLegs;
 use crate::kind::{Around, Kinds};
-use crate::source::{ReloadEvent, Source, SourceError};
+use crate::source::Source;
 use crate::spec::{ConfigError, PolicySpec};
 use std::sync::Arc;
 use tollgate::{Clock, Policy, PolicyBuilder};
@@ -64,7 +63,7 @@ pub(crate) fn build_policy(spec: &Arc<PolicySpec>, around: &Around) -> Result<Re
 /// that a version keeps goes on; one whose marks move goes on from the known load. For microseconds, a new number may stand beside the
 /// list of the version before.
 pub trait Reload<S = PolicySpec>: Sync {
-    /// Puts another version in force.
+    /// Puts another version in force, and returns its number: a policy and a set start with 1.
     ///
     /// # Errors
     /// [`ConfigError`], with the path of the key: nothing has been changed then. It also stands in
@@ -89,35 +88,38 @@ pub trait Reload<S = PolicySpec>: Sync {
     /// assert!(policy.limiter().last_error().is_some());
     /// # Ok::<(), tollgate_config::ConfigError>(())
     /// ```
-    fn apply(&self, spec: S) -> Result<Changes, ConfigError>;
+    fn apply(&self, spec: S) -> Result<u64, ConfigError>;
 
     /// Records why the latest version is not in force: `last_error` returns `error`.
-    fn refuse(&self, error: SourceError);
+    fn refuse(&self, error: ConfigError);
 
-    /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`. To be spawned, or run on a
-    /// thread of its own.
+    /// Puts each version that `source` gives in force, until the source ends, and reports the number of each to `event`, or why there
+    /// is none. To be spawned, or run on a thread of its own.
     ///
     /// # Cancel safety
     /// Dropping the future stops between two versions: each is in force whole, or not at all.
-    fn follow(&self, source: impl Source<S>, event: impl FnMut(ReloadEvent) + Send) -> impl Future<Output = ()> + Send {
+    fn follow(
+        &self,
+        source: impl Source<S>,
+        event: impl FnMut(Result<u64, ConfigError>) + Send,
+    ) -> impl Future<Output = ()> + Send {
         let (mut source, mut event) = (source, event);
         async move {
             while let Some(version) = source.next().await {
                 let version = version.inspect_err(|error| self.refuse(error.clone()));
-                let applied = version.and_then(|spec| self.apply(spec).map_err(SourceError::new));
-                event(applied.map_or_else(ReloadEvent::Refused, ReloadEvent::Applied));
+                event(version.and_then(|spec| self.apply(spec)));
             }
         }
     }
 }
 
 impl Reload for ReloadablePolicy {
-    fn apply(&self, spec: PolicySpec) -> Result<Changes, ConfigError> {
+    fn apply(&self, spec: PolicySpec) -> Result<u64, ConfigError> {
         let applied = apply_spec(self, &Arc::new(spec), &self.limiter().around());
-        applied.inspect_err(|error| self.refuse(SourceError::new(error.clone())))
+        applied.inspect_err(|error| self.refuse(error.clone()))
     }
 
-    fn refuse(&self, error: SourceError) {
+    fn refuse(&self, error: ConfigError) {
         self.limiter().error.store(Some(Arc::new(error)));
     }
 }
@@ -127,15 +129,15 @@ pub(crate) fn apply_spec(
     policy: &ReloadablePolicy,
     spec: &Arc<PolicySpec>,
     around: &Around,
-) -> Result<Changes, ConfigError> {
-    let changes = policy.limiter().apply(spec, around)?;
+) -> Result<u64, ConfigError> {
+    let number = policy.limiter().apply(spec, around)?;
     loop {
         let latest = policy.limiter().spec();
         policy.set_max_wait(latest.max_wait);
         policy.set_max_queue(latest.max_queue.unwrap_or(usize::MAX));
         // Another version may have come meanwhile.
         if Arc::ptr_eq(&latest, &policy.limiter().spec()) {
-            return Ok(changes);
+            return Ok(number);
         }
     }
 }

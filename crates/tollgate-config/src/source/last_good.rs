@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 /// ```
 /// # use tollgate_config::{Kinds, LastGood, PolicySpec};
 /// let good = b"[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 2\n".to_vec();
-/// let (spec, mut last_good) = LastGood::<PolicySpec>::first("gate/policy.toml", Some(good.clone()), &Kinds::new())?;
+/// let (spec, mut last_good) = LastGood::<PolicySpec>::first("gate/policy.toml", Ok(good.clone()), &Kinds::new())?;
 /// assert_eq!(spec.legs.len(), 1);
-/// assert!(last_good.see(None).unwrap().is_err(), "the key was deleted");
-/// assert!(last_good.see(None).is_none(), "which is reported once");
-/// assert!(last_good.see(Some(good)).is_none(), "that version is in force still");
+/// let gone = || Err("there is no such key".to_owned());
+/// assert!(last_good.see(gone()).unwrap().is_err(), "the key was deleted");
+/// assert!(last_good.see(gone()).is_none(), "which is reported once");
+/// assert!(last_good.see(Ok(good)).is_none(), "that version is in force still");
 /// # Ok::<(), tollgate_config::ConfigError>(())
 /// ```
 pub struct LastGood<S = PolicySpec> {
@@ -35,16 +36,12 @@ impl<S> fmt::Debug for LastGood<S> {
 }
 
 impl<S: ConfigFile> LastGood<S> {
-    /// The first version under `key`, whose name ends in `.toml` or `.json`; `None` when there is no such key. Its legs may be of these
-    /// kinds as well.
+    /// The first version under `key`, whose name ends in `.toml` or `.json`; the error of `given` says why there is none. Its legs may
+    /// be of these kinds as well.
     ///
     /// # Errors
-    /// [`ConfigError`] when there is no such key, its name ends otherwise, or its content is something else.
-    pub fn first(key: &str, content: Option<Vec<u8>>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
-        Self::open(key, content.ok_or_else(nothing), kinds)
-    }
-
-    pub(super) fn open(key: &str, given: Result<Vec<u8>, String>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
+    /// [`ConfigError`] when there is no content, the name of the key ends otherwise, or the content is something else.
+    pub fn first(key: &str, given: Result<Vec<u8>, String>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
         let spec = kinds.parse_content(Path::new(key), &given)?;
         let last_good = Self {
             key: key.into(),
@@ -62,11 +59,7 @@ impl<S: ConfigFile> LastGood<S> {
     }
 
     /// The version of a new `content`, or why it is none; each once.
-    pub fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<S, ConfigError>> {
-        self.look(content.ok_or_else(nothing))
-    }
-
-    pub(super) fn look(&mut self, content: Result<Vec<u8>, String>) -> Option<Result<S, ConfigError>> {
+    pub fn see(&mut self, content: Result<Vec<u8>, String>) -> Option<Result<S, ConfigError>> {
         let is_known = content == self.given;
         self.given = content;
         // Or it is back as it was before it was wrong, or gone.
@@ -127,7 +120,7 @@ impl<S: ConfigFile> FileSource<S> {
     /// As those of [`open`](Self::open).
     pub fn open_with(path: impl Into<PathBuf>, kinds: &Kinds) -> Result<(S, Self), ConfigError> {
         let path = path.into();
-        let (spec, last_good) = LastGood::open(&path.display().to_string(), read_bytes(&path), kinds)?;
+        let (spec, last_good) = LastGood::first(&path.display().to_string(), read_bytes(&path), kinds)?;
         Ok((spec, Self { path, last_good }))
     }
 
@@ -138,12 +131,8 @@ impl<S: ConfigFile> FileSource<S> {
 
     /// Reads the file now, and blocks on the disk. Gives its version, or why there is none, unless it is as it was.
     pub fn look(&mut self) -> Option<Result<S, ConfigError>> {
-        self.last_good.look(read_bytes(&self.path))
+        self.last_good.see(read_bytes(&self.path))
     }
-}
-
-fn nothing() -> String {
-    "there is no such key".into()
 }
 
 #[cfg(test)]
@@ -152,8 +141,12 @@ mod tests {
 
     const GOOD: &str = "[[leg]]\nname = \"a\"\nkind = \"semaphore\"\nlimit = 2\n";
 
-    fn content(text: &str) -> Option<Vec<u8>> {
-        Some(text.into())
+    fn content(text: &str) -> Result<Vec<u8>, String> {
+        Ok(text.into())
+    }
+
+    fn gone() -> Result<Vec<u8>, String> {
+        Err("there is no such key".into())
     }
 
     #[test]
@@ -171,8 +164,8 @@ mod tests {
         );
         assert!(last_good.see(content(&GOOD.replace("limit", "limt"))).is_none());
         assert!(last_good.see(content(GOOD)).is_none(), "it is in force still");
-        assert!(last_good.see(None).unwrap().is_err());
-        assert!(last_good.see(None).is_none());
+        assert!(last_good.see(gone()).unwrap().is_err());
+        assert!(last_good.see(gone()).is_none());
         assert!(last_good.see(content(&GOOD.replace('2', "3"))).unwrap().is_ok());
         assert!(last_good.see(content(GOOD)).unwrap().is_ok());
     }
@@ -181,7 +174,7 @@ mod tests {
     fn there_must_be_a_first_version() {
         for (key, text) in [
             ("policy", content(GOOD)),
-            ("policy.toml", None),
+            ("policy.toml", gone()),
             ("policy.json", content(GOOD)),
         ] {
             let error = LastGood::<PolicySpec>::first(key, text, &Kinds::new())

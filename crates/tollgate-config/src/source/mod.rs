@@ -9,11 +9,7 @@ pub use last_good::{FileSource, LastGood};
 #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
 pub use watch::WatchedFile;
 
-use crate::live::Changes;
-use crate::spec::PolicySpec;
-use std::error::Error;
-use std::fmt;
-use std::sync::Arc;
+use crate::spec::{ConfigError, PolicySpec};
 
 /// A stream of versions of a policy, or of those of a service: a [`PolicySetSpec`](crate::PolicySetSpec).
 ///
@@ -23,16 +19,17 @@ use std::sync::Arc;
 /// | [`tokio::sync::watch::Receiver`] | versions that this program hands in; its value when it is handed over counts as seen |
 /// | `ConsulPolicy`, `EtcdPolicy` of the crate `tollgate-stores` | a key of Consul's or etcd's |
 ///
-/// A source that cannot be reached gives an error, and goes on. The version in force stays in force.
+/// A source that cannot be reached gives an error, [`ConfigError::whole`], and goes on. The version in force stays in force. The error of a version has the
+/// name of its file or key; the one of a store has none.
 ///
 /// ```
 /// use tollgate::{Clock, ManualClock};
-/// use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, Source, SourceError};
+/// use tollgate_config::{ConfigError, LegKind, LegSpec, PolicySpec, Reload, Source};
 ///
 /// /// Twice as many at each step.
 /// struct Doubling(usize);
 /// impl Source for Doubling {
-///     async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+///     async fn next(&mut self) -> Option<Result<PolicySpec, ConfigError>> {
 ///         self.0 *= 2;
 ///         let legs = [LegSpec::new("in flight", LegKind::Semaphore { limit: self.0 })];
 ///         (self.0 <= 8).then(|| Ok(PolicySpec::new(legs)))
@@ -41,7 +38,7 @@ use std::sync::Arc;
 ///
 /// let clock = ManualClock::new();
 /// let policy = PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit: 1 })]).build(&clock)?;
-/// clock.run(policy.follow(Doubling(1), |event| println!("{event}")));
+/// clock.run(policy.follow(Doubling(1), |event| println!("version {}", event.unwrap())));
 /// assert_eq!(policy.limiter().version(), 4);
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity(), Some(8));
 /// # Ok::<(), tollgate_config::ConfigError>(())
@@ -51,78 +48,12 @@ pub trait Source<S = PolicySpec>: Send {
     ///
     /// # Cancel safety
     /// A future that is dropped must not have lost a version: the next call gives it.
-    fn next(&mut self) -> impl Future<Output = Option<Result<S, SourceError>>> + Send;
+    fn next(&mut self) -> impl Future<Output = Option<Result<S, ConfigError>>> + Send;
 }
 
 impl<S: Clone + Send + Sync> Source<S> for tokio::sync::watch::Receiver<S> {
-    async fn next(&mut self) -> Option<Result<S, SourceError>> {
+    async fn next(&mut self) -> Option<Result<S, ConfigError>> {
         self.changed().await.ok()?;
         Some(Ok(self.borrow_and_update().clone()))
-    }
-}
-
-/// Why a source has no version to give, or why that is refused: the error of a store, a file, or a policy.
-///
-/// ```
-/// # use tollgate_config::{ConfigFile, PolicySpec, SourceError};
-/// fn check(spec: &PolicySpec) -> anyhow::Result<()> {
-///     spec.check().map_err(SourceError::new)?;
-///     Ok(())
-/// }
-/// assert_eq!(check(&PolicySpec::default()).unwrap_err().to_string(), "leg: none was given, and at least one is needed");
-/// ```
-#[derive(Clone, Debug)]
-pub struct SourceError(Arc<dyn Error + Send + Sync>);
-
-impl SourceError {
-    /// The error `error`.
-    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(error.into().into())
-    }
-}
-
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Error for SourceError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.0)
-    }
-}
-
-/// What has become of a version.
-///
-/// ```
-/// # use tollgate::ManualClock;
-/// # use tollgate_config::{LegKind, LegSpec, PolicySpec, Reload, ReloadEvent};
-/// let spec = PolicySpec::new([LegSpec::new("slots", LegKind::Semaphore { limit: 1 })]);
-/// let clock = ManualClock::new();
-/// let policy = spec.build(&clock)?;
-/// let (sender, versions) = tokio::sync::watch::channel(spec);
-/// sender.send_replace(PolicySpec::new([])); // A policy has legs.
-/// drop(sender);
-/// let mut refused = 0;
-/// clock.run(policy.follow(versions, |event| refused += usize::from(matches!(event, ReloadEvent::Refused(_)))));
-/// assert_eq!((refused, policy.limiter().version()), (1, 1));
-/// # Ok::<(), tollgate_config::ConfigError>(())
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ReloadEvent {
-    /// It is in force. The changes may be empty.
-    Applied(Changes),
-    /// It is wrong, or none was available. The version before stays in force.
-    Refused(SourceError),
-}
-
-impl fmt::Display for ReloadEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Applied(changes) => changes.fmt(f),
-            Self::Refused(error) => write!(f, "refused, the version before stays in force: {error}"),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! A file that is watched.
 
-use super::{FileSource, Source, SourceError};
+use super::{FileSource, Source};
 use crate::file::{ConfigFile, read_bytes};
 use crate::spec::{ConfigError, PolicySpec};
 use notify::{RecommendedWatcher, RecursiveMode};
@@ -16,7 +16,7 @@ impl<S: ConfigFile> FileSource<S> {
     /// [`look`](Self::look) from time to time there.
     ///
     /// # Errors
-    /// [`SourceError`]: the folder cannot be watched.
+    /// [`ConfigError`]: the folder cannot be watched.
     ///
     /// ```no_run
     /// # use tollgate::Clock;
@@ -25,13 +25,18 @@ impl<S: ConfigFile> FileSource<S> {
     /// let (spec, source) = FileSource::<PolicySpec>::open("/etc/gate/policy.toml")?;
     /// let (policy, source) = (spec.build(&Clock::real())?, source.watch()?);
     /// let followed = policy.clone();
-    /// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
+    /// let report = |event| match event {
+    ///     Ok(version) => println!("version {version} is in force"),
+    ///     Err(error) => eprintln!("{error}"),
+    /// };
+    /// tokio::spawn(async move { followed.follow(source, report).await });
     /// # Ok(())
     /// # }
     /// ```
     #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
-    pub fn watch(self) -> Result<WatchedFile<S>, SourceError> {
+    pub fn watch(self) -> Result<WatchedFile<S>, ConfigError> {
         const QUIET: Duration = Duration::from_millis(50);
+        let fault = |error: notify::Error| ConfigError::whole(error.to_string());
         let folder = match self.path().parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => ".".into(),
@@ -44,9 +49,9 @@ impl<S: ConfigFile> FileSource<S> {
                 drop(sender.send_replace(read_bytes(&path)));
             }
         };
-        let mut watcher = new_debouncer(QUIET, None, changed).map_err(SourceError::new)?;
+        let mut watcher = new_debouncer(QUIET, None, changed).map_err(fault)?;
         let watched = watcher.watch(folder, RecursiveMode::NonRecursive);
-        watched.map_err(SourceError::new)?;
+        watched.map_err(fault)?;
         let mut source = self;
         Ok(WatchedFile {
             // What has changed between the first read and the watch.
@@ -68,14 +73,14 @@ pub struct WatchedFile<S = PolicySpec> {
 }
 
 impl<S: ConfigFile + Send> Source<S> for WatchedFile<S> {
-    async fn next(&mut self) -> Option<Result<S, SourceError>> {
+    async fn next(&mut self) -> Option<Result<S, ConfigError>> {
         loop {
             if let Some(version) = self.unseen.take() {
-                return Some(version.map_err(SourceError::new));
+                return Some(version);
             }
             self.contents.changed().await.ok()?;
             let content = self.contents.borrow_and_update().clone();
-            self.unseen = self.source.last_good.look(content);
+            self.unseen = self.source.last_good.see(content);
         }
     }
 }

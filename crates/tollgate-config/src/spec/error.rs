@@ -55,8 +55,8 @@ impl ConfigError {
         Self::whole(format!("`{given}` is no {what}, and there are: {names}"))
     }
 
-    /// A fault of all that a table says.
-    pub(crate) fn whole(fault: impl Into<Box<str>>) -> Self {
+    /// A fault of the whole, such as a file or a store that cannot be read.
+    pub fn whole(fault: impl Into<Box<str>>) -> Self {
         let fault = fault.into();
         Self {
             fault,
@@ -73,15 +73,15 @@ impl ConfigError {
         }
     }
 
-    /// The same mistake in a table with a kind, which was read as a table below the name of its kind. `common` are the keys that the
-    /// table has beside those of the kind.
-    pub(crate) fn of_variant(mut self, common: &str) -> Self {
+    /// The same mistake in a leg, whose numbers were read as a table below the name of its kind.
+    pub(crate) fn of_kind(mut self) -> Self {
         self.path = self.path.split_off(1.min(self.path.len()));
         if self.path.is_empty() {
             return self.within("kind");
         }
         if self.path.len() == 1 && self.is_of_key {
-            let fault = self.fault.replacen("allowed: ", &format!("allowed: {common}"), 1);
+            let common = "allowed: name, kind, per, inherit, shadow, at_once, when, ";
+            let fault = self.fault.replacen("allowed: ", common, 1);
             self.fault = fault.trim_end_matches(", ").into();
         }
         self
@@ -212,6 +212,7 @@ fn shown(given: &Unexpected<'_>) -> String {
         Unexpected::Seq => "a list".into(),
         Unexpected::Map => "a table".into(),
         Unexpected::Unit => "null".into(),
+        Unexpected::UnitVariant => "a name alone".into(),
         other => other.to_string(),
     }
 }
@@ -237,7 +238,7 @@ fn allowed(expected: &dyn Expected) -> String {
 }
 
 /// What a key that is missing would say.
-const MEANINGS: [(&str, &str); 12] = [
+const MEANINGS: [(&str, &str); 13] = [
     ("above", "the load above which the leg applies"),
     ("ceiling", "the highest count per period of `quota`"),
     ("class", "the name of a class of the partitions"),
@@ -253,6 +254,7 @@ const MEANINGS: [(&str, &str); 12] = [
         "a length such as \"10s\", or hour, day, week or month of a calendar",
     ),
     ("quota", "the rate, such as \"100/s burst 20\""),
+    ("share", "what each class may take: guaranteed, lent or levels"),
 ];
 
 impl Error for ConfigError {

@@ -1,9 +1,9 @@
 //! One leg as data: its kind, and when and how it applies.
 
+#[cfg(feature = "schema")]
+use super::text::NumberOrText;
 use super::{ConfigError, text};
-use crate::file::{Node, write_kind};
 use crate::kind::LegKind;
-use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::time::Duration;
 use tollgate::Inherit;
@@ -14,10 +14,9 @@ use tollgate::policy::conditional::LoadMetric;
 /// ```
 /// # use tollgate::Inherit;
 /// # use tollgate_config::{LegKind, LegSpec};
-/// let leg = LegSpec::new("tokens", LegKind::TokenBucket { quota: "90000/min".parse()? })
-///     .per("tokens")
-///     .inherit(Inherit::Proportional)
-///     .shadow();
+/// let kind = LegKind::TokenBucket { quota: "90000/min".parse()? };
+/// let (per, inherit) = (Some("tokens".into()), Inherit::Proportional);
+/// let leg = LegSpec { per, inherit, shadow: true, ..LegSpec::new("tokens", kind) };
 /// assert_eq!((&*leg.name, &*leg.kind.name(), leg.per.as_deref(), leg.shadow), ("tokens", "token-bucket", Some("tokens"), true));
 /// # Ok::<(), tollgate::QuotaError>(())
 /// ```
@@ -27,7 +26,7 @@ pub struct LegSpec {
     /// Its name, unique in its policy. The leg of the same name, kind and cost in the next version is the same leg.
     pub name: String,
     /// Its kind and its numbers.
-    #[serde(flatten, deserialize_with = "LegSpec::kind", serialize_with = "write_kind")]
+    #[serde(flatten, deserialize_with = "LegKind::read", serialize_with = "LegKind::write")]
     pub kind: LegKind,
     /// The name of the cost that it counts; without it, calls.
     #[serde(default, deserialize_with = "LegSpec::cost", skip_serializing_if = "Option::is_none")]
@@ -52,11 +51,6 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl LegSpec {
-    fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LegKind, D::Error> {
-        let node = Node::deserialize(deserializer)?;
-        LegKind::read(node).map_err(D::Error::custom)
-    }
-
     fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
         let cost = Option::<String>::deserialize(deserializer)?;
         Ok(cost.filter(|cost| cost != "call"))
@@ -74,33 +68,6 @@ impl LegSpec {
             when: None,
         }
     }
-
-    /// The same leg, counting `cost`.
-    #[must_use]
-    pub fn per(mut self, cost: impl Into<String>) -> Self {
-        self.per = Some(cost.into());
-        self
-    }
-
-    /// The same leg with another rule for changes of its numbers.
-    #[must_use]
-    pub fn inherit(self, inherit: Inherit) -> Self {
-        Self { inherit, ..self }
-    }
-
-    /// The same leg in shadow mode.
-    #[must_use]
-    pub fn shadow(self) -> Self {
-        let shadow = true;
-        Self { shadow, ..self }
-    }
-
-    /// The same leg, applying only when `when` says so.
-    #[must_use]
-    pub fn when(mut self, when: When) -> Self {
-        self.when = Some(when);
-        self
-    }
 }
 
 /// A leg applies only while the load of another is above a mark.
@@ -111,8 +78,8 @@ impl LegSpec {
 /// # use tollgate::policy::conditional::LoadMetric;
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use tollgate_config::{LegKind, LegSpec, PolicySpec, When};
-/// let busy = When::above("slots", LoadMetric::Use, 0.8).below(0.5);
-/// let calls = LegSpec::new("calls", LegKind::TokenBucket { quota: "1/s".parse()? }).when(busy);
+/// let busy = When { below: Some(0.5), ..When::above("slots", LoadMetric::Use, 0.8) };
+/// let calls = LegSpec { when: Some(busy), ..LegSpec::new("calls", LegKind::TokenBucket { quota: "1/s".parse()? }) };
 /// let slots = LegSpec::new("slots", LegKind::Semaphore { limit: 10 });
 /// let policy = PolicySpec::new([calls, slots]).build(&ManualClock::new())?;
 /// let _held = policy.try_admit(9)?; // No rate while the slots are idle.
@@ -138,16 +105,13 @@ pub struct When {
     #[serde(default, deserialize_with = "text::load", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<NumberOrText>"))]
     pub below: Option<f64>,
-    /// The span that rates and latencies are measured over; `None` is [`OVER`](Self::OVER).
-    #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
-    pub over: Option<Duration>,
+    /// The span that rates and latencies are measured over: a second unless it is given.
+    #[serde(default = "When::over", with = "humantime_serde")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub over: Duration,
 }
 
 impl When {
-    /// The span that rates and latencies are measured over, unless another is given.
-    pub const OVER: Duration = Duration::from_secs(1);
-
     /// While `metric` of `leg` is above `above`, measured over a second.
     pub fn above(leg: impl Into<String>, metric: LoadMetric, above: f64) -> Self {
         Self {
@@ -155,25 +119,15 @@ impl When {
             metric,
             above,
             below: None,
-            over: None,
+            over: Self::over(),
         }
-    }
-
-    /// The same, until it is at or below `below`.
-    #[must_use]
-    pub fn below(mut self, below: f64) -> Self {
-        self.below = Some(below);
-        self
     }
 
     /// Refuses numbers that no load could have.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let above = self.above;
-        if let Some(over) = self
-            .over
-            .filter(|over| over.is_zero() || *over > Duration::from_secs(24 * 3_600))
-        {
-            let over = humantime::format_duration(over);
+        if self.over.is_zero() || self.over > Duration::from_secs(24 * 3_600) {
+            let over = humantime::format_duration(self.over);
             return Err(ConfigError::given("over", over, "above zero to 24 hours"));
         }
         if !above.is_finite() || above < 0.0 {
@@ -190,14 +144,8 @@ impl When {
     fn metric() -> LoadMetric {
         LoadMetric::Use
     }
-}
 
-/// For the schema alone.
-#[cfg(feature = "schema")]
-#[derive(schemars::JsonSchema)]
-#[schemars(untagged)]
-#[allow(dead_code)]
-pub(crate) enum NumberOrText {
-    Number(f64),
-    Text(String),
+    fn over() -> Duration {
+        Duration::from_secs(1)
+    }
 }

@@ -9,14 +9,13 @@ mod text;
 
 pub use error::ConfigError;
 pub(crate) use error::named;
-#[cfg(feature = "schema")]
-pub(crate) use leg::NumberOrText;
 pub use leg::{LegSpec, When};
-pub use partitions::PartitionsSpec;
+pub use partitions::{PartitionsSpec, ShareSpec};
 pub use set::{KeyTier, KeyedSpec, PolicySetSpec};
-pub(crate) use text::limit;
+pub(crate) use text::NumberOrText;
 
 use leg::is_default;
+use order::OrderSpec;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tollgate::{Eviction, Order};
@@ -70,8 +69,7 @@ pub struct PolicySpec {
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub work_time: Option<Duration>,
     /// The order in which waiters are served. It stays as the policy was built.
-    #[serde(default, with = "order", skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(with = "order::OrderSpec"))]
+    #[serde(default, with = "OrderSpec", skip_serializing_if = "is_default")]
     pub order: Order,
     /// What happens to a newcomer when the queue is full. It stays as the policy was built.
     #[serde(default, skip_serializing_if = "is_default")]

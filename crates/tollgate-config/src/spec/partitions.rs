@@ -1,46 +1,41 @@
 //! Partitions as data: one limit on how many run at once, which several policies share.
 
 use super::ConfigError;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tollgate::policy::{Partitions, PartitionsError};
 
 /// [`Partitions`] as plain data: a limit that policies of a [`PolicySetSpec`](super::PolicySetSpec) share by legs of the kind
-/// `partition`. One of `guaranteed`, `lent` and `levels` says what each class may take of it.
+/// `partition`.
 ///
 /// ```
-/// # use tollgate_config::PartitionsSpec;
-/// let lent = Some(["live", "batch"].map(String::from).into());
-/// let spec = PartitionsSpec { limit: 10, lent, ..PartitionsSpec::default() };
+/// # use tollgate_config::{PartitionsSpec, ShareSpec};
+/// let spec = PartitionsSpec { limit: 10, share: ShareSpec::Lent(["live", "batch"].map(String::from).into()) };
 /// assert_eq!(spec.classes().collect::<Vec<_>>(), ["batch", "live"]);
 /// ```
-#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PartitionsSpec {
     /// How many may run at once, of all classes.
     pub limit: usize,
-    /// Each class has a part for itself, 0 to 1: [`Partitions::guaranteed`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guaranteed: Option<BTreeMap<String, f64>>,
-    /// Each class may take all that is free: [`Partitions::lent`].
-    #[serde(default, deserialize_with = "distinct", skip_serializing_if = "Option::is_none")]
-    pub lent: Option<BTreeSet<String>>,
-    /// Each class is admitted while all hold less than its part, 0 to 1: [`Partitions::levels`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub levels: Option<BTreeMap<String, f64>>,
+    /// What each class may take of it.
+    pub share: ShareSpec,
 }
 
-fn distinct<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BTreeSet<String>>, D::Error> {
-    let mut classes = BTreeSet::new();
-    for class in Vec::<String>::deserialize(deserializer)? {
-        if let Some(twice) = classes.replace(class) {
-            let fault = format!("`{twice}` was given twice, and each class once is allowed");
-            return Err(D::Error::custom(fault));
-        }
-    }
-    Ok(Some(classes))
+/// What each class of [partitions](PartitionsSpec) may take. In a file it is a table of one key, such as
+/// `{ levels = { live = 1.0, batch = 0.5 } }`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ShareSpec {
+    /// Each class has a part for itself, 0 to 1: [`Partitions::guaranteed`].
+    Guaranteed(BTreeMap<String, f64>),
+    /// Each class may take all that is free: [`Partitions::lent`].
+    Lent(BTreeSet<String>),
+    /// Each class is admitted while all hold less than its part, 0 to 1: [`Partitions::levels`].
+    Levels(BTreeMap<String, f64>),
 }
 
 fn parts_of(parts: &BTreeMap<String, f64>) -> Vec<(&str, f64)> {
@@ -48,19 +43,13 @@ fn parts_of(parts: &BTreeMap<String, f64>) -> Vec<(&str, f64)> {
 }
 
 impl PartitionsSpec {
-    /// The ways to share that are given: the key of each, and its classes in the order of their names, with their parts.
-    fn ways(&self) -> impl Iterator<Item = (&'static str, Vec<(&str, f64)>)> {
-        let lent = self.lent.as_ref();
-        let lent = lent.map(|classes| classes.iter().map(|class| (&**class, 0.0)).collect());
-        let guaranteed = self.guaranteed.as_ref().map(parts_of);
-        let levels = self.levels.as_ref().map(parts_of);
-        let ways = [("guaranteed", guaranteed), ("lent", lent), ("levels", levels)];
-        ways.into_iter().filter_map(|(key, parts)| Some((key, parts?)))
-    }
-
-    /// The way to share, of partitions that have been checked.
+    /// The key of the way to share, and the classes in the order of their names, with their parts.
     fn way(&self) -> (&'static str, Vec<(&str, f64)>) {
-        self.ways().next().unwrap_or_default()
+        match &self.share {
+            ShareSpec::Guaranteed(parts) => ("guaranteed", parts_of(parts)),
+            ShareSpec::Lent(classes) => ("lent", classes.iter().map(|class| (&**class, 0.0)).collect()),
+            ShareSpec::Levels(parts) => ("levels", parts_of(parts)),
+        }
     }
 
     /// The names of the classes, in order.
@@ -75,24 +64,18 @@ impl PartitionsSpec {
 
     /// Builds the partitions. The classes have the numbers of their names in order.
     pub(crate) fn build(&self) -> Result<Partitions, ConfigError> {
-        const WAYS: &str = "guaranteed, lent and levels";
         let (key, parts) = (self.way().0, self.parts());
-        if let Some((second, _)) = self.ways().nth(1) {
-            let fault = format!("`{key}` was given as well, and one of {WAYS} is allowed");
-            return Err(ConfigError::new(second, fault));
-        }
-        let built = match key {
-            "guaranteed" => Partitions::guaranteed(self.limit, &parts),
-            "lent" => Partitions::lent(self.limit, parts.len()),
-            "levels" => Partitions::levels(self.limit, &parts),
-            _ => return Err(ConfigError::whole(format!("one of the keys {WAYS} is missing"))),
+        let built = match &self.share {
+            ShareSpec::Guaranteed(_) => Partitions::guaranteed(self.limit, &parts),
+            ShareSpec::Lent(_) => Partitions::lent(self.limit, parts.len()),
+            ShareSpec::Levels(_) => Partitions::levels(self.limit, &parts),
         };
         built.map_err(|error| match error {
             PartitionsError::Part { class, given } => {
                 let class = self.classes().nth(class).unwrap_or_default();
-                ConfigError::given(class, given, "0 to 1").within(key)
+                ConfigError::given(class, given, "0 to 1").below(["share", key])
             }
-            error => ConfigError::new(key, error.to_string()),
+            error => ConfigError::new(key, error.to_string()).within("share"),
         })
     }
 
@@ -104,6 +87,6 @@ impl PartitionsSpec {
         }
         let classes = before.classes().collect::<Vec<_>>().join(", ");
         let fault = format!("the classes stay, which share what is held: {known} of {classes}");
-        Err(ConfigError::new(key, fault))
+        Err(ConfigError::new(key, fault).within("share"))
     }
 }

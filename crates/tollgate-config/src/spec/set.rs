@@ -13,21 +13,21 @@ use std::collections::BTreeMap;
 /// [`build`](Self::build) makes a [`PolicySet`](crate::PolicySet).
 ///
 /// ```
-/// # use tollgate_config::{ConfigFile, KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
+/// # use tollgate_config::{ConfigFile, KeyTier, KeyedSpec, LegKind, LegSpec, PolicySetSpec, PolicySpec};
 /// let in_flight = |limit| PolicySpec::new([LegSpec::new("in flight", LegKind::Semaphore { limit })]);
 /// let mut spec = PolicySetSpec::default();
 /// spec.policies.insert("global".into(), in_flight(100));
 /// let mut tenants = KeyedSpec::new(10_000, "free", in_flight(2));
 /// tenants.tiers.insert("paid".into(), in_flight(10));
-/// tenants.keys.insert("acme".into(), "paid".into());
-/// tenants.keys.insert("initech".into(), in_flight(3).into());
+/// tenants.keys.insert("acme".into(), KeyTier::Named("paid".into()));
+/// tenants.keys.insert("initech".into(), KeyTier::Own(in_flight(3)));
 /// assert_eq!(tenants.policy_of("acme"), Some(&in_flight(10)));
 /// assert_eq!(tenants.policy_of("initech"), Some(&in_flight(3)));
 /// assert_eq!(tenants.policy_of("any other"), Some(&in_flight(2)));
 /// spec.keyed.insert("tenant".into(), tenants);
 /// spec.check()?;
 ///
-/// spec.keyed.get_mut("tenant").unwrap().keys.insert("acme".into(), "gold".into());
+/// spec.keyed.get_mut("tenant").unwrap().keys.insert("acme".into(), KeyTier::Named("gold".into()));
 /// let error = spec.check().unwrap_err();
 /// assert_eq!(error.to_string(), "keyed.tenant.keys.acme: `gold` is no tier, and there are: free, paid");
 /// # Ok::<(), tollgate_config::ConfigError>(())
@@ -77,9 +77,10 @@ pub struct KeyedSpec {
 /// The tier of one key.
 ///
 /// ```
-/// # use tollgate_config::{KeyTier, PolicySpec};
-/// assert_eq!(KeyTier::from("paid"), KeyTier::Named("paid".into()));
-/// assert_eq!(KeyTier::from(PolicySpec::default()), KeyTier::Own(PolicySpec::default()));
+/// # use tollgate_config::KeyTier;
+/// let tier: KeyTier = serde_json::from_str("\"paid\"")?;
+/// assert_eq!(tier, KeyTier::Named("paid".into()));
+/// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -91,23 +92,11 @@ pub enum KeyTier {
     Own(PolicySpec),
 }
 
-impl From<&str> for KeyTier {
-    fn from(name: &str) -> Self {
-        Self::Named(name.into())
-    }
-}
-
-impl From<PolicySpec> for KeyTier {
-    fn from(policy: PolicySpec) -> Self {
-        Self::Own(policy)
-    }
-}
-
 impl<'de> Deserialize<'de> for KeyTier {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let node = Node::deserialize(deserializer)?;
         let read = match &node {
-            Node::Text(name) => Ok(name.as_str().into()),
+            Node::Text(name) => Ok(Self::Named(name.clone())),
             Node::Table(_) => PolicySpec::deserialize(Reader(&node)).map(Self::Own),
             _ => Err(Reader(&node).refuse("the name of a tier or a table with a policy")),
         };

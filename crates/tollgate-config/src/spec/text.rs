@@ -14,15 +14,20 @@ fn accept<'de, D: Deserializer<'de>, T>(
     accept(&node).ok_or_else(|| D::Error::custom(Reader(&node).refuse(allowed)))
 }
 
-/// `#[serde(with = "limit")]`: a number, or `"unlimited"` for the largest one.
-pub(crate) mod limit {
-    use super::*;
+/// `#[serde(with = "NumberOrText")]`: a number, or `"unlimited"` for the largest one.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(untagged))]
+#[allow(dead_code)] // The variants are for the schema alone.
+pub(crate) enum NumberOrText {
+    Number(f64),
+    Text(String),
+}
 
+impl NumberOrText {
     const UNLIMITED: &str = "unlimited";
 
     pub(crate) fn serialize<S: Serializer>(limit: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         match *limit {
-            u64::MAX => serializer.serialize_str(UNLIMITED),
+            u64::MAX => serializer.serialize_str(Self::UNLIMITED),
             limit => serializer.serialize_u64(limit),
         }
     }
@@ -31,7 +36,7 @@ pub(crate) mod limit {
         let allowed = "a whole number from 0 on or \"unlimited\"";
         accept(deserializer, allowed, |node| match node {
             Node::Whole(limit) => u64::try_from(*limit).ok(),
-            Node::Text(text) => (text == UNLIMITED).then_some(u64::MAX),
+            Node::Text(text) => (text == Self::UNLIMITED).then_some(u64::MAX),
             _ => None,
         })
     }

@@ -139,7 +139,12 @@ fn a_version_grants_exactly_its_inherit_rule() {
     for (from, to) in rows() {
         for inherit in RULES {
             let clock = ManualClock::new();
-            let leg = |rule: &LegKind| PolicySpec::new([LegSpec::new("leg", rule.clone()).inherit(inherit)]);
+            let leg = |rule: &LegKind| {
+                PolicySpec::new([LegSpec {
+                    inherit,
+                    ..LegSpec::new("leg", rule.clone())
+                }])
+            };
             let policy = leg(&from).build(&clock).unwrap();
             let taken = match &*from.name() {
                 // Warm-up admits whatever is asked of a cold one, and pays for it.
@@ -197,7 +202,10 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
             let rule = LegKind::TokenBucket {
                 quota: quota(&format!("zero burst {burst}")),
             };
-            PolicySpec::new([LegSpec::new("budget", rule).inherit(inherit)])
+            PolicySpec::new([LegSpec {
+                inherit,
+                ..LegSpec::new("budget", rule)
+            }])
         };
         let (small, large) = (40, 100);
         let policy = leg(large).build(&Clock::real()).unwrap();
@@ -260,7 +268,7 @@ fn versions_that_are_handed_in_at_once_come_one_after_the_other() {
         .map(|thread| {
             let policy = policy.clone();
             thread::spawn(move || {
-                let apply = |n: usize| policy.apply(leg(1 + thread * EACH + n)).unwrap().version;
+                let apply = |n: usize| policy.apply(leg(1 + thread * EACH + n)).unwrap();
                 (0..EACH).map(apply).collect::<Vec<_>>()
             })
         })

@@ -182,7 +182,10 @@ fn a_file_names_a_limiter_that_the_program_holds() {
 #[test]
 fn the_use_of_a_leg_without_numbers_is_refused() {
     let mut spec = PolicySpec::new([
-        LegSpec::new("throttle", LegKind::Semaphore { limit: 0 }).when(When::above("open", LoadMetric::Use, 0.5)),
+        LegSpec {
+            when: Some(When::above("open", LoadMetric::Use, 0.5)),
+            ..LegSpec::new("throttle", LegKind::Semaphore { limit: 0 })
+        },
         LegSpec::new(
             "open",
             LegKind::TokenBucket {
@@ -207,19 +210,16 @@ fn registered_kinds_stand_in_a_file_of_a_service() {
     let text = "[[policy.global.leg]]\nname = 'a'\nkind = 'budget'\nunits = 2\n[keyed.t]\nmax_keys = 9\ndefault = 'x'\n\
                 [[keyed.t.tier.x.leg]]\nname = 'a'\nkind = 'budget'\nunits = 4\n";
     assert!(tollgate_config::parse::<PolicySetSpec>(text, Format::Toml).is_err());
-    let (spec, mut last_good) = LastGood::<PolicySetSpec>::first("service.toml", Some(text.into()), &kinds).unwrap();
+    let (spec, mut last_good) = LastGood::<PolicySetSpec>::first("service.toml", Ok(text.into()), &kinds).unwrap();
     let set = spec.build_with(&ManualClock::new(), &kinds).unwrap();
     assert!(set.policy("global").unwrap().try_admit(2).is_ok());
     assert!(set.keyed("t").unwrap().get("k").unwrap().try_admit(4).is_ok());
     let next = last_good
-        .see(Some(text.replace("units = 4", "units = 6").into()))
+        .see(Ok(text.replace("units = 4", "units = 6").into()))
         .unwrap()
         .unwrap();
-    let said = set.apply(next).unwrap().to_string();
-    assert_eq!(
-        said,
-        "version 2: `keyed.t.tier.x.leg.a.units` 4 -> 6; 1 live key of `t` changed"
-    );
+    assert_eq!(set.apply(next).unwrap(), 2);
+    assert!(set.keyed("t").unwrap().get("k").unwrap().try_admit(6).is_ok());
 }
 
 /// `policy:3:8: key `kind`` was told for each of these.
@@ -244,22 +244,14 @@ fn mistakes_of_breakers_and_adaptive_legs_have_their_place() {
         ("adaptive", "percentile = 101", "101"),
         (
             "adaptive",
-            "law = { kind = \"aimd\", backoff = 0.2 }",
-            "0.2 was given, and 0.5 to 0.99",
-        ),
-        (
-            "adaptive",
-            "law = { kind = \"vegas\", scale = 1 }",
-            "key `scale` is unknown here",
+            "law = \"aimed\"",
+            "`aimed` was given, and one of aimd, cubic",
         ),
     ];
     for (kind, line, words) in rows {
         let error = error(kind, line);
         assert_eq!(error.line(), Some(4), "{error}");
-        assert!(
-            error.column() > Some(line.find('=').unwrap()) || line.contains("scale"),
-            "{error}"
-        );
+        assert!(error.column() > Some(line.find('=').unwrap()), "{error}");
         assert!(error.to_string().contains(words), "{error}");
     }
     let twice = error("breaker", "count_window = 3\ntime_window = \"1s\"");

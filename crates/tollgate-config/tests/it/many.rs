@@ -105,23 +105,30 @@ fn memory_returns_to_where_it_was() {
     let versions = [
         spec("a", 4, "10/s"),
         PolicySpec::new([
-            LegSpec::new(
-                "rate",
-                LegKind::TokenBucket {
-                    quota: "20/s".parse().unwrap(),
-                },
-            )
-            .when(When::above("b", LoadMetric::Use, 0.5).below(0.2)),
+            LegSpec {
+                when: Some(When {
+                    below: Some(0.2),
+                    ..When::above("b", LoadMetric::Use, 0.5)
+                }),
+                ..LegSpec::new(
+                    "rate",
+                    LegKind::TokenBucket {
+                        quota: "20/s".parse().unwrap(),
+                    },
+                )
+            },
             LegSpec::new("b", LegKind::Semaphore { limit: 4 }),
         ]),
         PolicySpec::new([
-            LegSpec::new(
-                "rate",
-                LegKind::TokenBucket {
-                    quota: "30/s".parse().unwrap(),
-                },
-            )
-            .when(When::above("b", LoadMetric::Latency, 0.5)),
+            LegSpec {
+                when: Some(When::above("b", LoadMetric::Latency, 0.5)),
+                ..LegSpec::new(
+                    "rate",
+                    LegKind::TokenBucket {
+                        quota: "30/s".parse().unwrap(),
+                    },
+                )
+            },
             LegSpec::new("b", LegKind::Semaphore { limit: 5 }),
         ]),
     ];
@@ -162,8 +169,7 @@ fn a_version_changes_each_of_a_thousand_live_keys() {
     let map = set.keyed("tenant").unwrap();
     let keys: Vec<_> = (0..1_000).map(|n| map.get(&n.to_string()).unwrap()).collect();
     keys.iter().for_each(|key| drop(key.try_admit(Ask::many(4)).unwrap()));
-    let changes = set.apply(tiers(8)).unwrap();
-    assert_eq!(changes.live, [("tenant".to_string(), 1_000)]);
+    set.apply(tiers(8)).unwrap();
     for key in &keys {
         assert!(key.try_admit(Ask::many(7)).is_err() && key.try_admit(Ask::many(6)).is_ok());
     }

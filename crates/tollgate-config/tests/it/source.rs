@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use tollgate::ManualClock;
-use tollgate_config::{ConfigFile, FileSource, LegKind, LegSpec, PolicySpec, Reload, SourceError};
+use tollgate_config::{ConfigError, ConfigFile, FileSource, LegKind, LegSpec, PolicySpec, Reload};
 
 fn text(limit: usize) -> String {
     format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")
@@ -154,10 +154,11 @@ fn of_versions_that_are_handed_in_the_last_counts() {
 #[test]
 fn the_error_of_a_source_converts() {
     fn one() -> anyhow::Result<()> {
-        Err(SourceError::new("the store is away"))?
+        Err(ConfigError::whole("the store is away"))?
     }
     fn other() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Err(SourceError::new(PolicySpec::default().check().unwrap_err()))?
+        PolicySpec::default().check()?;
+        Ok(())
     }
     assert_eq!(one().unwrap_err().to_string(), "the store is away");
     assert!(other().unwrap_err().to_string().contains("at least one is needed"));

@@ -5,7 +5,7 @@ use super::api::{Api, Entry};
 use std::fmt;
 use std::time::Duration;
 use tollgate::remote::StoreError;
-use tollgate_config::{ConfigFile, Kinds, LastGood, PolicySpec, Source, SourceError};
+use tollgate_config::{ConfigError, ConfigFile, Kinds, LastGood, PolicySpec, Source};
 
 /// The versions of a policy, or of [those of a service](tollgate_config::PolicySetSpec), under a key of Consul's: a
 /// [`Source`].
@@ -48,9 +48,8 @@ impl Consul {
     /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the built-in kinds.
     ///
     /// # Errors
-    /// [`StoreError`] when the store does not answer, [`ConfigError`](tollgate_config::ConfigError) when there is
-    /// no policy under the key.
-    pub async fn policy<S: ConfigFile>(&self, key: &str) -> Result<(S, ConsulPolicy<S>), SourceError> {
+    /// [`ConfigError`] when the store does not answer, or there is no policy under the key.
+    pub async fn policy<S: ConfigFile>(&self, key: &str) -> Result<(S, ConsulPolicy<S>), ConfigError> {
         self.policy_with(key, &Kinds::new()).await
     }
 
@@ -62,11 +61,11 @@ impl Consul {
         &self,
         key: &str,
         kinds: &Kinds,
-    ) -> Result<(S, ConsulPolicy<S>), SourceError> {
+    ) -> Result<(S, ConsulPolicy<S>), ConfigError> {
         let api = self.0.api.clone();
         let asked = api.changed(key, false, 0, WAIT).await;
-        let (entries, index) = asked.map_err(SourceError::new)?;
-        let (spec, kept) = LastGood::first(key, content(entries), kinds).map_err(SourceError::new)?;
+        let (entries, index) = asked.map_err(away)?;
+        let (spec, kept) = LastGood::first(key, content(entries), kinds)?;
         let source = ConsulPolicy {
             api,
             kept,
@@ -78,8 +77,14 @@ impl Consul {
     }
 }
 
-fn content(mut entries: Vec<Entry>) -> Option<Vec<u8>> {
-    entries.pop().map(|entry| entry.value)
+fn content(mut entries: Vec<Entry>) -> Result<Vec<u8>, String> {
+    let entry = entries.pop().ok_or("there is no such key")?;
+    Ok(entry.value)
+}
+
+/// The store does not answer.
+fn away(error: StoreError) -> ConfigError {
+    ConfigError::whole(error.to_string())
 }
 
 impl<S: ConfigFile> ConsulPolicy<S> {
@@ -94,24 +99,24 @@ impl<S: ConfigFile> ConsulPolicy<S> {
         first.saturating_mul(1 << self.failures.min(16)).min(last)
     }
 
-    fn answered(&mut self, answer: Result<(Vec<Entry>, u64), StoreError>) -> Option<Result<S, SourceError>> {
+    fn answered(&mut self, answer: Result<(Vec<Entry>, u64), StoreError>) -> Option<Result<S, ConfigError>> {
         match answer {
             Ok((entries, index)) => {
                 (self.index, self.failures, self.missing) = (index, 0, entries.is_empty());
                 let version = self.kept.see(content(entries))?;
-                Some(version.map_err(SourceError::new))
+                Some(version)
             }
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
                 // Reported once, not at each attempt.
-                (self.failures == 1).then(|| Err(SourceError::new(error)))
+                (self.failures == 1).then(|| Err(away(error)))
             }
         }
     }
 }
 
 impl<S: ConfigFile> Source<S> for ConsulPolicy<S> {
-    async fn next(&mut self) -> Option<Result<S, SourceError>> {
+    async fn next(&mut self) -> Option<Result<S, ConfigError>> {
         loop {
             // An answer without a number would be followed by the next at once.
             if self.failures > 0 || self.missing || self.index == 0 {
@@ -157,7 +162,7 @@ mod tests {
         use base64::Engine as _;
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         use tollgate::{Clock, LimiterExt, Semaphore};
-        use tollgate_config::{ConfigError, LegKind, PolicySetSpec};
+        use tollgate_config::{LegKind, PolicySetSpec};
 
         #[derive(serde::Deserialize)]
         struct Doubled {

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tollgate::remote::StoreError;
-use tollgate_config::{ConfigFile, Kinds, LastGood, PolicySpec, Source, SourceError};
+use tollgate_config::{ConfigError, ConfigFile, Kinds, LastGood, PolicySpec, Source};
 
 /// The versions of a policy, or of [those of a service](tollgate_config::PolicySetSpec), under a key of etcd, one after the
 /// other: a [`Source`].
@@ -53,8 +53,11 @@ pub struct EtcdPolicy<S = PolicySpec> {
     retry: Duration,
 }
 
-/// The value under the key, if there is one.
-type Seen = Option<Vec<u8>>;
+/// The value under the key, or that there is none.
+type Seen = Result<Vec<u8>, String>;
+
+/// What is said of a key that is gone.
+const GONE: &str = "there is no such key";
 
 /// The interval of reads without an event.
 const EVERY: Duration = Duration::from_secs(30);
@@ -64,9 +67,8 @@ impl Etcd {
     /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the built-in kinds.
     ///
     /// # Errors
-    /// [`StoreError`] when the server does not answer, [`ConfigError`](tollgate_config::ConfigError) when there is
-    /// no policy under the key.
-    pub async fn policy<S: ConfigFile>(&self, key: &str) -> Result<(S, EtcdPolicy<S>), SourceError> {
+    /// [`ConfigError`] when the server does not answer, or there is no policy under the key.
+    pub async fn policy<S: ConfigFile>(&self, key: &str) -> Result<(S, EtcdPolicy<S>), ConfigError> {
         self.policy_with(key, &Kinds::new()).await
     }
 
@@ -78,10 +80,10 @@ impl Etcd {
         &self,
         key: &str,
         kinds: &Kinds,
-    ) -> Result<(S, EtcdPolicy<S>), SourceError> {
+    ) -> Result<(S, EtcdPolicy<S>), ConfigError> {
         let http = self.0.store().http.clone();
-        let (content, heard) = look(&http, key).await.map_err(SourceError::new)?;
-        let (spec, kept) = LastGood::first(key, content, kinds).map_err(SourceError::new)?;
+        let (content, heard) = look(&http, key).await.map_err(away)?;
+        let (spec, kept) = LastGood::first(key, content, kinds)?;
         let source = EtcdPolicy {
             http,
             kept,
@@ -102,7 +104,13 @@ async fn look(http: &AuthHttp, key: &str) -> Result<(Seen, JsonStream), StoreErr
     let mut create = query;
     create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
     let heard = JsonStream::of(http, "/v3/watch", &json!({ "create_request": create })).await?;
-    Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
+    let pair = found.kvs.into_iter().next().ok_or(GONE.to_owned());
+    Ok((pair.map(|pair| pair.bytes), heard))
+}
+
+/// The store does not answer.
+fn away(error: StoreError) -> ConfigError {
+    ConfigError::whole(error.to_string())
 }
 
 impl<S: ConfigFile> EtcdPolicy<S> {
@@ -129,7 +137,7 @@ impl<S: ConfigFile> EtcdPolicy<S> {
             };
             if let Some(last) = next.events.into_iter().last() {
                 let gone = last.is_delete();
-                return Ok(Some((!gone).then_some(last.kv.bytes)));
+                return Ok(Some((!gone).then_some(last.kv.bytes).ok_or(GONE.to_owned())));
             }
         }
     }
@@ -138,7 +146,7 @@ impl<S: ConfigFile> EtcdPolicy<S> {
 impl<S: ConfigFile> Source<S> for EtcdPolicy<S> {
     /// # Cancel safety
     /// No version is lost: nothing is awaited between receiving and returning it.
-    async fn next(&mut self) -> Option<Result<S, SourceError>> {
+    async fn next(&mut self) -> Option<Result<S, ConfigError>> {
         loop {
             if let Some(at) = self.retry_at {
                 sleep_until(at).await;
@@ -166,13 +174,13 @@ impl<S: ConfigFile> Source<S> for EtcdPolicy<S> {
                 Ok(seen) => {
                     self.unavailable = false;
                     if let Some(version) = self.kept.see(seen) {
-                        return Some(version.map_err(SourceError::new));
+                        return Some(version);
                     }
                 }
                 Err(error) => {
                     self.retry_at = Some(Instant::now() + self.retry);
                     if !std::mem::replace(&mut self.unavailable, true) {
-                        return Some(Err(SourceError::new(error)));
+                        return Some(Err(away(error)));
                     }
                 }
             }
