@@ -70,7 +70,10 @@ async fn a_locked_row_stops_its_own_key_and_takes_no_connections() {
     assert_eq!((refused, admitted), (Err(Reason::Unavailable), Ok(())));
     assert_eq!(admits.stats().admitted_unavailable, 1);
     assert!(most <= 4, "{most} server processes of two clients");
-    assert!(matches!(rejects.last_error(), None | Some(StoreError::TimedOut { .. })));
+    assert!(matches!(
+        rejects.stats().last_error,
+        None | Some(StoreError::TimedOut { .. })
+    ));
     locker.batch_execute("ROLLBACK").await.unwrap();
     sleep(SECOND).await;
     let key = rejects.get("locked").unwrap();
