@@ -163,12 +163,12 @@ impl Semaphore {
     /// ```
     /// # use std::sync::Arc;
     /// # use tollgate::Semaphore;
-    /// # use tollgate::Clock;
-    /// let slots = Arc::new(Semaphore::new(4));
+    /// let slots = Arc::new(Semaphore::new(6));
     /// let (one, two) = (slots.blocking_acquire()?, slots.blocking_acquire_many(2)?);
-    /// let owned = Clock::real().run(Arc::clone(&slots).acquire_owned())?; // Any future may block a thread.
+    /// let owned = Arc::clone(&slots).blocking_acquire_owned()?;
+    /// let owned_two = Arc::clone(&slots).blocking_acquire_many_owned(2)?;
     /// assert_eq!(slots.available_permits(), 0);
-    /// # drop((one, two, owned));
+    /// # drop((one, two, owned, owned_two));
     /// # Ok::<(), tollgate::AcquireError>(())
     /// ```
     #[track_caller]
@@ -185,6 +185,30 @@ impl Semaphore {
     /// In an async context of tokio, as tokio's own do.
     #[track_caller]
     pub fn blocking_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
+        Acquire::new(self, n).block(None).map_err(|_| AcquireError(()))
+    }
+
+    /// [`blocking_acquire`](Self::blocking_acquire) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// When the semaphore is closed.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.blocking_acquire_many_owned(1)
+    }
+
+    /// [`blocking_acquire_many`](Self::blocking_acquire_many) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// When the semaphore is closed.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
         Acquire::new(self, n).block(None).map_err(|_| AcquireError(()))
     }
 

@@ -16,6 +16,8 @@ fn panics() -> Vec<bool> {
     let verbs: Vec<Box<dyn Fn() + '_>> = vec![
         Box::new(|| drop(semaphore.blocking_acquire())),
         Box::new(|| drop(semaphore.blocking_acquire_many(2))),
+        Box::new(|| drop(Arc::clone(&semaphore).blocking_acquire_owned())),
+        Box::new(|| drop(Arc::clone(&semaphore).blocking_acquire_many_owned(2))),
         Box::new(|| drop(semaphore.blocking_acquire_timeout(SHORT))),
         Box::new(|| drop(policy.admit_blocking(1))),
         Box::new(|| drop(policy.admit_blocking_timeout(1, SHORT))),

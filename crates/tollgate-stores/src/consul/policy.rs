@@ -23,7 +23,7 @@ use tollgate_config::{ConfigError, ConfigFile, Kinds, LastGood, PolicySpec, Sour
 /// assert_eq!(source.key(), "gate/policy.toml");
 /// let policy = spec.build(&Clock::real())?;
 /// let followed = policy.clone();
-/// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
+/// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event:?}")).await });
 /// # Ok(())
 /// # }
 /// ```
